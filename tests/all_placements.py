@@ -2,11 +2,17 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
+from factories import A100_40, LLAMA_8B, make_cluster, make_job, make_links
 
+from pipette_opt.base.units import GIB
+from pipette_opt.candidates import SearchSpace, enumerate_candidates
+from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.parallel import ParallelConfig, Placement, host_tiles, tile_placement
+from pipette_opt.prepare import load_predictor
 from pipette_opt.simulate.many import estimate_many
 from pipette_opt.specs import Instance
 
@@ -27,3 +33,25 @@ def least_s(job: Instance, configs: Iterable[ParallelConfig]) -> dict[ParallelCo
     for (one, _), seconds in zip(placed, estimate_many(job, placed).tolist(), strict=True):
         found[one] = min(seconds, found.get(one, math.inf))
     return found
+
+
+def tight_job(memory_gib: float, num_layers: int, batch: int = 24, seq_length: int = 4096) -> Instance:
+    """Layers of Llama 3 8B on two hosts of two GPUs with so much memory."""
+    small = replace(A100_40, name="a100-small", memory_bytes=int(memory_gib * GIB))
+    values = np.random.default_rng(0).uniform(6.0, 25.0, (2, 2))
+    hosts = make_cluster(2, gpus=2, kinds=(small,), link_matrices=(make_links(values, 2),))
+    return make_job(hosts, replace(LLAMA_8B, num_layers=num_layers), batch, seq_length)
+
+
+def every_fitting_s(job: Instance, space: SearchSpace) -> dict[ParallelConfig, float]:
+    """Least times of every split in two stages, number of recomputed layers and choice that fits."""
+    layers = job.model.num_layers
+    splits = tuple((units, layers - units) for units in range(1, layers))
+    listed = enumerate_candidates(job, replace(space, layers_per_stage=splits))
+    numbers = [
+        replace(one, recompute_num_layers=number)
+        for one in listed
+        for number in (range(1, max(one.layers_per_stage) + 1) if one.recomputation == "block" else (1,))
+    ]
+    fitting = keep_fitting(job, numbers, load_predictor(0.01, job), 0.01).fitting
+    return least_s(job, [one.config for one in fitting])

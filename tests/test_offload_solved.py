@@ -1,22 +1,18 @@
 """What the host's memory has as a choice of the search: against every split, recomputation, choice and placement."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 
-import numpy as np
 import pytest
-from all_placements import all_placements, least_s
-from factories import A100_40, LLAMA_8B, make_cluster, make_config, make_job, make_links
+from all_placements import all_placements, every_fitting_s, least_s, tight_job
+from factories import make_config
 
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.offload import Offload, offload_of
-from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace, check_legal, enumerate_candidates
 from pipette_opt.certify.conflicts import explained
 from pipette_opt.certify.why import why
 from pipette_opt.export.megatron import megatron_arguments
 from pipette_opt.memory.fewest import check_memory
-from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, Placement, with_offload, without_overlap
 from pipette_opt.plans.plan import Plan
@@ -49,27 +45,6 @@ SPACE = SearchSpace(
 PARAMS = OptimizeParams(time_limit_s=30, workers=2, max_oom_risk=0.01)
 
 
-def job_of(memory_gib: float, batch: int) -> Instance:
-    """Two hosts of two GPUs with so much memory."""
-    small = replace(A100_40, name="a100-small", memory_bytes=int(memory_gib * GIB))
-    values = np.random.default_rng(0).uniform(6.0, 25.0, (2, 2))
-    hosts = make_cluster(2, gpus=2, kinds=(small,), link_matrices=(make_links(values, 2),))
-    return make_job(hosts, replace(LLAMA_8B, num_layers=LAYERS), batch, 4096)
-
-
-def every_time(job: Instance) -> Mapping[ParallelConfig, float]:
-    """Least simulated time of every split, number of recomputed layers and choice that fits, over all placements."""
-    splits = tuple((units, LAYERS - units) for units in range(1, LAYERS))
-    listed = enumerate_candidates(job, replace(SPACE, layers_per_stage=splits))
-    numbers = [
-        replace(one, recompute_num_layers=number)
-        for one in listed
-        for number in (range(1, max(one.layers_per_stage) + 1) if one.recomputation == "block" else (1,))
-    ]
-    fitting = keep_fitting(job, numbers, load_predictor(0.01, job), 0.01).fitting
-    return least_s(job, [one.config for one in fitting])
-
-
 @pytest.mark.parametrize(
     ("memory_gib", "batch", "words"),
     [
@@ -81,8 +56,8 @@ def every_time(job: Instance) -> Mapping[ParallelConfig, float]:
 )
 def test_the_plan_is_the_optimum_of_all_choices(memory_gib: float, batch: int, words: set[str | None]) -> None:
     """Proven, and verified; the plan has the host's memory where that is faster or the only way."""
-    job = job_of(memory_gib, batch)
-    every = every_time(job)
+    job = tight_job(memory_gib, LAYERS, batch)
+    every = every_fitting_s(job, SPACE)
     assert any(one.offload is None for one in every) == (None in words or memory_gib > 13)
     plan = optimize(job, SPACE, PARAMS)
     assert plan.estimate.iteration_time_s == pytest.approx(min(every.values()), rel=1e-4)
@@ -94,7 +69,7 @@ def test_the_plan_is_the_optimum_of_all_choices(memory_gib: float, batch: int, w
 
 def test_only_what_memory_asks_for() -> None:
     """Of every choice that fits, what is left out recomputes no fewer layers and is no faster than what is kept."""
-    job = job_of(20.0, 24)
+    job = tight_job(20.0, LAYERS, 24)
     predictor = load_predictor(0.01, job)
     candidates = enumerate_candidates(job, SPACE)
     found = check_memory(job, candidates, predictor, 0.01)
@@ -125,7 +100,7 @@ def has_all(config: ParallelConfig, word: str | None) -> bool:
 
 def test_the_host_makes_nothing_faster() -> None:
     """The simulated time of each choice is at least that of every choice with less on the host."""
-    job = job_of(20.0, 24)
+    job = tight_job(20.0, LAYERS, 24)
     for base in enumerate_candidates(job, replace(SPACE, offload=(None,), micro_batch_size=(1, 2))):
         times = {
             word: estimate(job, one, placement).iteration_time_s
@@ -144,7 +119,7 @@ def placed(job: Instance, one: ParallelConfig) -> Placement | None:
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """Of the job that only fits with the host's memory, where only optimizer states may be there."""
-    job = job_of(13.0, 24)
+    job = tight_job(13.0, LAYERS, 24)
     found = optimize(job, replace(SPACE, offload=(None, "optimizer")), PARAMS)
     given = {"model": asdict(job.model), "training": asdict(job.training)}
     return replace(found, inputs={**found.inputs, **given})
@@ -163,7 +138,7 @@ def test_a_plan_says_it_and_is_read_again(plan: Plan) -> None:
 
 def test_why_knows_the_choice(plan: Plan) -> None:
     """By pin and by label; without it nothing fits."""
-    job, space = job_of(13.0, 24), replace(SPACE, offload=(None, "optimizer"))
+    job, space = tight_job(13.0, LAYERS, 24), replace(SPACE, offload=(None, "optimizer"))
     assert why(job, space, "offload=none", 0.01, plan).verdict == "too big"
     assert why(job, space, plan.config.label(), 0.01, plan).verdict == "the plan"
     with pytest.raises(InputError, match=r"offload=disk: must be none, optimizer, optimizer:0.5"):
@@ -172,7 +147,7 @@ def test_why_knows_the_choice(plan: Plan) -> None:
 
 def test_where_nothing_fits_it_is_offered() -> None:
     """Without the option a job that would fit with it fails, and the requirement is named."""
-    job, space = job_of(13.0, 24), replace(SPACE, offload=None)
+    job, space = tight_job(13.0, LAYERS, 24), replace(SPACE, offload=None)
     with pytest.raises(InfeasibleError) as caught:
         optimize(job, space, PARAMS)
     assert "--offload optimizer" in str(explained(caught.value, job, space, 0.01))
@@ -199,7 +174,7 @@ def test_unknown_words_are_refused(words: tuple[str, ...], problem: str) -> None
 
 def test_the_job_and_the_space_do_not_both_say() -> None:
     """What the job's own options have on the host is no choice any more."""
-    job = job_of(20.0, 24)
+    job = tight_job(20.0, LAYERS, 24)
     own = replace(job, training=replace(job.training, optimizer_offload_fraction=1.0))
     with pytest.raises(InputError, match=r"--offload: repeats the offload .* \(optimizer\)"):
         enumerate_candidates(own, SPACE)
@@ -221,7 +196,7 @@ REPLICAS = {"dp": 2, "pp": 1, "tp": 1}
 )
 def test_legality_of_a_choice(training: dict, broken: dict, mended: dict) -> None:  # type: ignore[type-arg]
     """Both sides of each edge."""
-    job = job_of(20.0, 24)
+    job = tight_job(20.0, LAYERS, 24)
     trained, model = replace(job.training, **training), job.model
     (reason,) = check_legal(model, trained, make_config(num_layers=LAYERS, **broken))
     assert f"offload={broken['offload']}" in reason or "cpu_offloading_num_layers" in reason

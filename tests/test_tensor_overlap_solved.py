@@ -1,20 +1,17 @@
 """Tensor overlap as a choice of the search: against every split, recomputation, choice and placement."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from all_placements import all_placements, least_s
-from factories import A100_40, LLAMA_8B, make_cluster, make_config, make_job, make_links
+from all_placements import all_placements, every_fitting_s, least_s, tight_job
+from factories import LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.base.errors import InputError, PlanError
-from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace, check_legal, enumerate_candidates, enumerate_with_reasons, left_out
 from pipette_opt.certify.why import why
 from pipette_opt.export.megatron import megatron_arguments
 from pipette_opt.memory.fewest import check_memory
-from pipette_opt.memory.filter import keep_fitting
 from pipette_opt.memory.predictor import user_buffer_bytes
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.parallel import ParallelConfig, with_tensor_overlap, without_overlap
@@ -47,27 +44,6 @@ SPACE = SearchSpace(
 PARAMS = OptimizeParams(time_limit_s=30, workers=2, max_oom_risk=0.01)
 
 
-def job_of(memory_gib: float, seq_length: int = 4096) -> Instance:
-    """Two hosts of two GPUs with so much memory."""
-    small = replace(A100_40, name="a100-small", memory_bytes=int(memory_gib * GIB))
-    values = np.random.default_rng(0).uniform(6.0, 25.0, (2, 2))
-    hosts = make_cluster(2, gpus=2, kinds=(small,), link_matrices=(make_links(values, 2),))
-    return make_job(hosts, replace(LLAMA_8B, num_layers=LAYERS), 24, seq_length)
-
-
-def every_time(job: Instance) -> Mapping[ParallelConfig, float]:
-    """Least simulated time of every split, number of recomputed layers and choice that fits, over all placements."""
-    splits = tuple((units, LAYERS - units) for units in range(1, LAYERS))
-    listed = enumerate_candidates(job, replace(SPACE, layers_per_stage=splits))
-    numbers = [
-        replace(one, recompute_num_layers=number)
-        for one in listed
-        for number in (range(1, max(one.layers_per_stage) + 1) if one.recomputation == "block" else (1,))
-    ]
-    fitting = keep_fitting(job, numbers, load_predictor(0.01, job), 0.01).fitting
-    return least_s(job, [one.config for one in fitting])
-
-
 @pytest.mark.parametrize(
     ("memory_gib", "overlaps"),
     [
@@ -79,8 +55,8 @@ def every_time(job: Instance) -> Mapping[ParallelConfig, float]:
 )
 def test_the_plan_is_the_optimum_of_both_choices(memory_gib: float, overlaps: bool) -> None:
     """Proven, and verified; the plan has buffers where it is faster with the memory that is left."""
-    job = job_of(memory_gib)
-    every = every_time(job)
+    job = tight_job(memory_gib, LAYERS)
+    every = every_fitting_s(job, SPACE)
     assert any(one.tp_comm_overlap for one in every) == (memory_gib > 18.2)
     plan = optimize(job, SPACE, PARAMS)
     assert plan.estimate.iteration_time_s == pytest.approx(min(every.values()), rel=1e-4)
@@ -91,7 +67,7 @@ def test_the_plan_is_the_optimum_of_both_choices(memory_gib: float, overlaps: bo
 
 def test_without_it_only_where_memory_asks_for_that() -> None:
     """Of every choice that fits, what is left out without buffers is no faster than what is kept."""
-    job, predictor = job_of(19.2), load_predictor(0.01, job_of(19.2))
+    job, predictor = tight_job(19.2, LAYERS), load_predictor(0.01, tight_job(19.2, LAYERS))
     candidates = enumerate_candidates(job, SPACE)
     found = check_memory(job, candidates, predictor, 0.01)
     parts = (found.fitting, found.rejected, found.spared, found.kept_on_gpu, found.not_overlapped)
@@ -116,7 +92,7 @@ def _but_layers(one: ParallelConfig) -> ParallelConfig:
 @pytest.mark.parametrize("micro_batch_size", [1, 2])
 def test_overlap_makes_nothing_slower(micro_batch_size: int) -> None:
     """The simulated time with buffers is at most that without, and memory is more by the buffers."""
-    job, predictor = job_of(28.0), load_predictor(0.01, job_of(28.0))
+    job, predictor = tight_job(28.0, LAYERS), load_predictor(0.01, tight_job(28.0, LAYERS))
     space = replace(SPACE, micro_batch_size=(micro_batch_size,), tp_comm_overlap=False, virtual_pipeline=(1, 3))
     for base in enumerate_candidates(job, space):
         overlapped = with_tensor_overlap(base, True)
@@ -178,7 +154,7 @@ def test_the_scope_names_it_where_it_is_not_searched() -> None:
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """A plan with tensor overlap, with its inputs."""
-    job = job_of(28.0)
+    job = tight_job(28.0, LAYERS)
     found = optimize(job, SPACE, PARAMS)
     given = {"model": asdict(job.model), "training": asdict(job.training)}
     return replace(found, inputs={**found.inputs, **given})
@@ -195,7 +171,7 @@ def test_a_plan_says_it_and_is_read_again(plan: Plan) -> None:
 
 def test_a_forged_choice_is_found(plan: Plan) -> None:
     """The times, the NVLink domain, and the searched space tell."""
-    job = job_of(28.0)
+    job = tight_job(28.0, LAYERS)
     with pytest.raises(PlanError, match="the simulator gives"):
         verify(job, replace(plan, config=with_tensor_overlap(plan.config, False)))
     one_gpu = replace(job, cluster=make_cluster(4, gpus=1))
@@ -207,7 +183,7 @@ def test_a_forged_choice_is_found(plan: Plan) -> None:
 
 def test_why_knows_the_choice(plan: Plan) -> None:
     """By label and by pin; without it the same layout is slower."""
-    job = job_of(28.0)
+    job = tight_job(28.0, LAYERS)
     assert why(job, SPACE, plan.config.label(), 0.01, plan).verdict == "the plan"
     assert why(job, SPACE, "tp2 tp-comm-overlap=off recompute=none", 0.01, plan).verdict != "the plan"
     with pytest.raises(InputError, match=r"tp-overlap=maybe: must be on or off"):
@@ -216,7 +192,7 @@ def test_why_knows_the_choice(plan: Plan) -> None:
 
 def test_legality_of_the_choice() -> None:
     """It needs sequence parallelism, hence several tensor-parallel ranks."""
-    job = job_of(28.0)
+    job = tight_job(28.0, LAYERS)
     with_sequence = make_config(tp=2, num_layers=LAYERS, sequence_parallel=True, tp_comm_overlap=True)
     assert not check_legal(job.model, job.training, with_sequence)
     for broken in (

@@ -93,7 +93,7 @@ app.add_typer(import_.app, name="import")
 app.add_typer(profile.app, name="profile")
 
 
-OUTPUTS = ("out", "csv", "plot", "trace", "moves_out", "log")
+OUTPUTS = ("out", "csv", "trace", "moves_out", "log")
 """Parameters of commands that name a file to write. ``trace`` is a flag in other programs."""
 
 

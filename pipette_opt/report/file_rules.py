@@ -11,7 +11,7 @@ from pipette_opt.read.levels import domain_record
 from pipette_opt.read.nominal import record_of_options
 from pipette_opt.report.plan_file import plan_to_dict
 from pipette_opt.specs import Instance
-from pipette_opt.verify.common import REPRODUCED, same
+from pipette_opt.verify.common import same
 from pipette_opt.worlds.bands import job_band
 
 FILE_RULES = ("band_is_reproduced", "nothing_else_is_said", "cluster_is_reproduced")
@@ -43,7 +43,7 @@ def _band_is_reproduced(instance: Instance, plan: Plan) -> Iterator[str]:
         return
     for field in fields(Band):
         given, expected = getattr(plan.estimate.band, field.name), getattr(band, field.name)
-        if not same(given, expected, REPRODUCED):
+        if not same(given, expected):
             yield f"{field.name} is {given}, but measured runs like this give {expected}"
 
 
@@ -66,7 +66,7 @@ def _other_values(written: Any, parsed: Any, place: str) -> Iterator[str]:
     elif isinstance(written, list) and isinstance(parsed, list) and len(written) == len(parsed):
         for index, (item, other) in enumerate(zip(written, parsed, strict=True)):
             yield from _other_values(item, other, f"{place}[{index}]")
-    elif not same(written, parsed, REPRODUCED):
+    elif not same(written, parsed):
         yield f"{place} is {written!r}, but is read as {parsed!r}"
 
 

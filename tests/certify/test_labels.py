@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from factories import LLAMA_8B, make_job, make_random_cluster
+from tables import table
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
@@ -46,32 +47,7 @@ def test_labels_are_read_as_tables_have_them() -> None:
         pinned(SPACE, "tp8 fast")
 
 
-TYPED = (
-    "tp8 pp4",
-    "tp=8,pp=4",
-    "tp=8 pp=4",
-    "tp=8, pp=4",
-    "tp8,pp4",
-    "TP8 PP4",
-    "tp8-pp4",
-    "tp8_pp4",
-    "tp8/pp4",
-    "tp 8 pp 4",
-    "tp:8 pp:4",
-    "tp: 8, pp: 4",
-    "--tp 8 --pp 4",
-    "--tp=8 --pp=4",
-    "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4",
-    "--tensor-parallel 8 --pipeline-parallel 4",
-    "tensor_model_parallel_size=8,pipeline_model_parallel_size=4",
-    "tensor=8 pipeline=4",
-    "tensor 8, pipeline 4",
-    "tp8|pp4",
-    "tp8;pp4",
-    "pp4 tp8",
-    "  tp8   pp4  ",
-    "TP=8, PP=4",
-)
+TYPED = table(__file__, "TYPED")
 """Twenty-four ways to say tensor 8, pipeline 4."""
 
 

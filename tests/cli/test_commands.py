@@ -293,67 +293,6 @@ def test_import_model_from_arguments(run: Run) -> None:
 
 
 JOB = ("--example", "lab-2x8")
-BAD = [
-    (("solve",), "--cluster"),
-    (("solve", "--cluster", "nowhere.yaml", "--model", "llama-3-8b"), "--global-batch-size"),
-    (("solve", "--example", "lab-2x9"), "lab-2x8"),
-    (("solve", *JOB, "--model", "lama-3-8b"), "llama-3-8b"),
-    (("solve", *JOB, "--global-batch-size", "0"), "--global-batch-size"),
-    (("solve", *JOB, "--seq-length", "-4"), "--seq-length"),
-    (("solve", *JOB, "--tensor-parallel", "8,x"), "--tensor-parallel"),
-    (("solve", *JOB, "--tensor-parallel", "²"), "--tensor-parallel"),
-    (("solve", *JOB, "--seed", "-1"), "--seed"),
-    (("solve", *JOB, "--seed", "99999999999"), "--seed"),
-    (("solve", *JOB, "--workers", "0"), "--workers"),
-    (("solve", *JOB, "--num-gpus", "24"), "--num-gpus"),
-    (("solve", *JOB, "--num-gpus", "12"), "whole hosts"),
-    (("solve", *JOB, "--exclude-hosts", "gpu77"), "gpu77"),
-    (("solve", *JOB, "--launcher", "pbs"), "--launcher"),
-    (("solve", *JOB, "--p2p", "maybe"), "--p2p"),
-    (("solve", *JOB, "--precision", "int4"), "--precision"),
-    (("solve", *JOB, "--recompute", "some"), "--recompute"),
-    (("solve", *JOB, "--time-limit", "0"), "--time-limit"),
-    (("solve", *JOB, "--gap-limit", "2"), "--gap-limit"),
-    (("solve", *JOB, "--workers", "-1"), "--workers"),
-    (("solve", *JOB, "--max-oom-risk", "0"), "--max-oom-risk"),
-    (("solve", *JOB, "--max-oom-risk", "0.000001"), "--max-oom-risk"),
-    (("solve", *JOB, "--profile", "nowhere.csv"), "nowhere.csv"),
-    (("solve", *JOB, "--compare-current", "--tensor-model-parallel-size x"), "--tensor-model-parallel-size"),
-    (("solve", *JOB, "--compare-current", ARGUMENTS, "--current-hosts", "gpu01,gpu09"), "gpu09"),
-    (("solve", *JOB, "-o", "no/such/folder/plan.json"), "no/such/folder"),
-    (("solve", *JOB, "-o", "."), "error: .: is a folder; give a file name."),
-    (("solve", *JOB, "--trace", "no/such/folder/t.json"), "the folder no/such/folder does not exist"),
-    (("solve", *JOB, "--global-batch-size", "9" * 30), "--global-batch-size: must be from 1 to 1,000,000,000"),
-    (("solve", *JOB, "--workers", "100000"), "--workers: must be at most 1024"),
-    (("solve", *JOB, "--software", "megatron"), "Shipped: deepspeed, internevo, megatron-core,"),
-    (("calibrate", "nowhere.csv", "-o", "no/such/folder/s.yaml"), "no/such/folder/s.yaml"),
-    (("backtest", "nowhere.csv", "-o", "no/such/folder/p.csv"), "no/such/folder/p.csv"),
-    (("estimate",), "--args"),
-    (("estimate", *JOB, "--args", " "), "empty"),
-    (("estimate", *JOB, "--args", "nowhere.sh"), "nowhere.sh: the file does not exist"),
-    (("estimate", *JOB, "--args", "."), "is a folder without job.sbatch"),
-    (("estimate", *JOB, "--args", "tensor 8 pipeline 2"), "must hold options such as --tensor-model-parallel-size 8"),
-    (("estimate", *JOB, "--args", "--tensor-model-parallel-size 8 --fp16"), "fp16"),
-    (("estimate", *JOB, "--args", "--tensor-model-parallel-size 3"), "3"),
-    (("verify", "nowhere.json"), "nowhere.json"),
-    (("export", "nowhere.json"), "nowhere.json"),
-    (("import", "links", "nowhere"), "nowhere"),
-    (("import", "links", ".", "--fill", "zero"), "--fill"),
-    (("import", "model", "nowhere.json"), "'nowhere.json': the file does not exist"),
-    (("import", "model", "."), "is a folder without a config.json"),
-    (("import", "model", "llama-3-8b", "-o", "no/such/folder/m.yaml"), "the folder no/such/folder does not exist"),
-    (("benchmark", "solve", *SMALL, "--csv", "no/such/folder/b.csv"), "no/such/folder/b.csv"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "named"), BAD, ids=[" ".join(arguments) for arguments, _ in BAD])
-def test_bad_input_is_one_clear_message(run: Run, arguments: tuple[str, ...], named: str) -> None:
-    """Exit code 2, a message that names what is wrong, no traceback."""
-    code, _, err = run(*arguments)
-    assert code == 2
-    assert named in err
-    assert "Traceback" not in err
-    assert not err.endswith("..")
 
 
 def test_places_are_checked_before_the_work(run: Run) -> None:
@@ -395,22 +334,6 @@ def test_clusters_that_cannot_work(run: Run, text: str, named: str) -> None:
     code, _, err = run("solve", *job)
     assert code == 2
     assert named in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("--tensor-parallel", "16", "--pipeline-parallel", "16"), "--tensor-parallel 16 and --pipeline-parallel 16"),
-        (("--micro-batch-size", "7"), "--micro-batch-size 7"),
-    ],
-    ids=["degrees", "batch"],
-)
-def test_contradicting_pins_are_wrong_input(run: Run, arguments: tuple[str, ...], named: str) -> None:
-    """Exit code 2, the pins that are to blame, and what would be legal."""
-    code, _, err = run("solve", *QUICK, *arguments)
-    assert code == 2
-    assert f"error: {named}: " in err
-    assert "Legal values" in err
 
 
 def test_no_plan_says_why(run: Run) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
 from pipette_opt.job.read import read_job
 from pipette_opt.options.description import JobOptions
@@ -19,13 +18,6 @@ NARROW = ["--tensor-parallel", "2", "--pipeline-parallel", "2", "--micro-batch-s
 def invoke(command: list[str]) -> Result:
     """A command; what it raises is in the result."""
     return CliRunner().invoke(app, command)
-
-
-def refusal(command: list[str]) -> str:
-    """The message of a command that refuses its input."""
-    error = invoke(command).exception
-    assert isinstance(error, InputError), error
-    return str(error)
 
 
 @pytest.fixture(scope="module")
@@ -106,43 +98,3 @@ def test_default_dispatcher_of_today_is_megatrons() -> None:
         assert result.exit_code == 0, result.output
         seconds.append(json.loads(result.stdout)["estimate"]["breakdown"]["expert_parallel"])
     assert seconds[0] == seconds[1] > seconds[2]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--expert-parallel", "3"], "--expert-parallel: must divide the 8 experts of model mixtral-8x7b, got 3"),
-        (["--expert-tensor-parallel", "3"], "--expert-tensor-parallel: must divide the 14336 columns"),
-        (["--expert-imbalance", "0.9"], "--expert-imbalance: must be >= 1, got 0.9"),
-        (["--expert-imbalance", "nan"], "--expert-imbalance: must be >= 1, got nan"),
-        (["--moe-token-dispatcher", "own"], "--moe-token-dispatcher: must be one of alltoall, allgather, flex"),
-        (["--compare-current", "--num-experts 4"], "--num-experts 4 differs from the job's 8; give the same"),
-        (
-            ["--compare-current", "--micro-batch-size 1 --moe-router-topk 1"],
-            "--moe-router-topk 1 differs from the job's 2",
-        ),
-        (
-            ["--compare-current", "--expert-model-parallel-size 3"],
-            "num_experts=8 is no multiple of expert_model_parallel_size=3",
-        ),
-        (["--compare-current", "--moe-token-dispatcher-type own"], "must be alltoall or allgather or flex, got 'own'"),
-    ],
-)
-def test_sizes_that_make_no_sense(options: list[str], message: str, tmp_path: Path) -> None:
-    """One message with the option and the numbers."""
-    assert message in refusal(["solve", *JOB, *NARROW, *options, "-o", str(tmp_path / "plan.json")])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--expert-parallel", "2"], "--expert-parallel: has no effect, because model llama-3-8b has no experts"),
-        (["--expert-imbalance", "2"], "--expert-imbalance: has no effect"),
-        (["--moe-token-dispatcher", "allgather"], "--moe-token-dispatcher: has no effect"),
-        (["--overlap-moe-expert-parallel-comm"], "--overlap-moe-expert-parallel-comm: has no effect"),
-        (["--compare-current", "--num-experts 8"], "--num-experts 8, but the job's model has none"),
-    ],
-)
-def test_no_experts_no_options(options: list[str], message: str, tmp_path: Path) -> None:
-    """Nothing is ignored silently for a dense model."""
-    assert message in refusal(["solve", "--example", "lab-2x8", *options, "-o", str(tmp_path / "plan.json")])

@@ -1,35 +1,19 @@
 """``explain``."""
 
-import contextlib
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from pipette_opt.cli import main
 
 Command = Callable[..., tuple[int, str, str]]
 
 PINS = ("--tensor-parallel", "8", "--pipeline-parallel", "1,2", "--context-parallel", "1", "--virtual-pipeline", "1")
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Solved once."""
-    path = tmp_path_factory.mktemp("explain") / "plan.json"
-    arguments = ["pipette-opt", "solve", "--example", "lab-2x8", *PINS, "--time-limit", "3", "-o", str(path)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", arguments)
-        with contextlib.suppress(SystemExit):
-            main()
-    return path
-
-
-def test_slower_than_the_plan_and_where(command: Command, plan: Path) -> None:
+def test_slower_than_the_plan_and_where(command: Command, lab_plan: Path) -> None:
     """Placed, cause by cause; the causes add up to the times."""
-    code, out, _ = command("explain", "tp=8,pp=2,mbs=1,recompute=full", "--plan", str(plan), "--json")
+    code, out, _ = command("explain", "tp=8,pp=2,mbs=1,recompute=full", "--plan", str(lab_plan), "--json")
     found = json.loads(out)
     assert code == 0
     assert found["verdict"] in ("slower", "not faster", "may win")
@@ -37,22 +21,22 @@ def test_slower_than_the_plan_and_where(command: Command, plan: Path) -> None:
     for name, total in (("asked_s", "iteration_time_s"), ("plan_s", "plan_iteration_time_s")):
         assert sum(one[name] for one in placed["causes"].values()) == pytest.approx(placed[total])
     assert placed["plan_iteration_time_s"] == pytest.approx(
-        json.loads(plan.read_text())["estimate"]["iteration_time_s"]
+        json.loads(lab_plan.read_text())["estimate"]["iteration_time_s"]
     )
-    code, out, _ = command("explain", "tp8 pp2 mbs1 full", "--plan", str(plan))
+    code, out, _ = command("explain", "tp8 pp2 mbs1 full", "--plan", str(lab_plan))
     assert code == 0
     assert "where the time goes" in out
 
 
-def test_illegal_too_big_and_the_plan_itself(command: Command, plan: Path) -> None:
+def test_illegal_too_big_and_the_plan_itself(command: Command, lab_plan: Path) -> None:
     """Each has an answer; Megatron arguments are a configuration, too."""
-    code, out, _ = command("explain", "tp=3", "--plan", str(plan))
+    code, out, _ = command("explain", "tp=3", "--plan", str(lab_plan))
     assert (code, out.splitlines()[0]) == (0, "tp=3: illegal; legal with --tensor-parallel 8")
-    code, out, _ = command("explain", "tp=1,pp=1,cp=1,dopt=off,recompute=none", "--plan", str(plan))
+    code, out, _ = command("explain", "tp=1,pp=1,cp=1,dopt=off,recompute=none", "--plan", str(lab_plan))
     assert (code, ": too big: it may need" in out) == (0, True)
-    config = json.loads(plan.read_text())["parallel"]
+    config = json.loads(lab_plan.read_text())["parallel"]
     text = f"--tensor-model-parallel-size {config['tensor_model_parallel_size']} --micro-batch-size 1 "
-    code, out, err = command("explain", "--args", text + "--pipeline-model-parallel-size 2", "--plan", str(plan))
+    code, out, err = command("explain", "--args", text + "--pipeline-model-parallel-size 2", "--plan", str(lab_plan))
     assert code == 0, err
     assert out.startswith(f"tp{config['tensor_model_parallel_size']} pp2 dp")
 
@@ -80,18 +64,3 @@ def test_several_configurations_at_once(command: Command) -> None:
     code, out, _ = command("explain", "tp=3", "pp=2", "--example", "lab-2x8", *PINS)
     assert code == 0
     assert out.startswith("tp=3 pp=2: illegal")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--rules", "tp=8"], "--rules: checks the whole job"),
-        (["pq=1"], "Known: tp, pp"),
-        (["tp=1", "--args", "--tensor-model-parallel-size 1"], "--args: cannot be combined with configurations"),
-    ],
-)
-def test_wrong_questions(command: Command, options: list[str], message: str) -> None:
-    """One clear message."""
-    code, _, err = command("explain", *options, "--example", "lab-2x8")
-    assert code == 2
-    assert message in err

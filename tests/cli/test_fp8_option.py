@@ -73,29 +73,3 @@ def test_scales_are_those_that_are_said() -> None:
     assert recipe(model=f"{script} --fp8-recipe tensorwise") == "tensorwise"
     with pytest.raises(InputError, match="--fp8-recipe: is blockwise, but the Megatron arguments"):
         recipe(model=f"{script} --fp8-recipe tensorwise", fp8_recipe="blockwise")
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (("--example", "lab-2x8", "--fp8"), "--fp8: is not for a100-80gb, which has bf16"),
-        (("--cluster", "HOSTS", "--fp8", "--precision", "fp32"), "--fp8: needs --precision bf16 or fp16, got fp32"),
-        (("--cluster", "HOSTS", "--fp8-recipe", "tensorwise"), "--fp8-recipe: needs --fp8"),
-        (("--cluster", "HOSTS", "--fp8", "--fp8-recipe", "row"), "--fp8-recipe: must be one of delayed, tensorwise"),
-        (("--cluster", "HOSTS", "--fp8", "--fp8-recipe", "mxfp8"), "h100-80gb, which has bf16"),
-        (
-            ("--cluster", "HOSTS", "--compare-current", "--fp8-format hybrid"),
-            "have --fp8-format, but the job has no --fp8",
-        ),
-        (
-            ("--cluster", "HOSTS", "--fp8", "--compare-current", "--micro-batch-size 1 --bf16"),
-            "have no --fp8-format, but the job has --fp8",
-        ),
-    ],
-)
-def test_refused(hosts: Path, tmp_path: Path, more: tuple[str, ...], said: str) -> None:
-    """GPUs and formats without fp8, and comparisons of unlike jobs."""
-    words = [str(hosts) if word == "HOSTS" else word for word in more]
-    error = invoke(["solve", *JOB, *words, "-o", str(tmp_path / "plan.json")]).exception
-    assert isinstance(error, InputError), error
-    assert said in str(error)

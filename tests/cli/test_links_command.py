@@ -58,34 +58,23 @@ def test_links_that_nobody_measured(command: Command) -> None:
     assert "has no measured links" in err
 
 
-@pytest.fixture
-def plan(command: Command) -> Path:
-    """A plan of the smallest example, with few choices."""
-    pins = ("--tensor-parallel", "8", "--pipeline-parallel", "2", "--context-parallel", "1", "--virtual-pipeline", "1")
-    code, _, err = command(
-        "solve", "--example", "lab-2x8", *pins, "--micro-batch-size", "1", "--time-limit", "2", "-o", "plan.json"
-    )
-    assert code in (0, 4), err
-    return Path("plan.json")
-
-
-def test_a_plan_on_a_cluster_that_changed(command: Command, plan: Path) -> None:
+def test_a_plan_on_a_cluster_that_changed(command: Command, lab_plan: Path) -> None:
     """Its time there, and what changed; where a host is gone it cannot be; its own file changes nothing."""
     own = shipped_path("data", "clusters", "lab-2x8.yaml")
     spec = read_cluster(own)
     slower = tuple(replace(one, bytes_per_s=one.bytes_per_s * 0.1) for one in spec.link_matrices)
     write_cluster(replace(spec, link_matrices=slower), Path("slower.yaml"), comment="")
-    code, out, _ = command("estimate", str(plan), "--cluster", "slower.yaml", "--json")
-    found, recorded = json.loads(out), json.loads(plan.read_text())
+    code, out, _ = command("estimate", str(lab_plan), "--cluster", "slower.yaml", "--json")
+    found, recorded = json.loads(out), json.loads(lab_plan.read_text())
     assert code == 0
     assert found["estimate"]["iteration_time_s"] > recorded["estimate"]["iteration_time_s"]
     assert "1 flow: a usual link attains -90.0 %." in found["changed"]
     assert found["changed"][-1].startswith(f"An iteration took {recorded['estimate']['expected_s']:.2f} s")
-    code, out, _ = command("estimate", str(plan), "--cluster", str(own))
+    code, out, _ = command("estimate", str(lab_plan), "--cluster", str(own))
     assert code == 0
     assert "Since the plan was made" not in out
     write_cluster(exclude_hosts(spec, ("gpu02",)), Path("less.yaml"), comment="")
-    code, _, err = command("estimate", str(plan), "--cluster", "less.yaml")
+    code, _, err = command("estimate", str(lab_plan), "--cluster", "less.yaml")
     assert code == 2
     assert "lacks host 'gpu02', on which the plan has ranks" in err
 

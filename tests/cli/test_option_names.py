@@ -77,44 +77,6 @@ def test_names_that_people_type_most() -> None:
         assert {"tp", "pp", "dp", "cp", "ep", "etp", "vpp", "mbs", "gbs", "tensor-model-parallel-size"} <= covered
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["--tensor-parallelism", "4"], "No such option: --tensor-parallelism. Did you mean --tensor-parallel"),
-        (["--tensor-model-parallel", "4"], "Did you mean --tensor-parallel"),
-        (["--batch-size", "4"], "Did you mean --global-batch-size or --micro-batch-size?"),
-        (["--tensor", "4"], "Did you mean --tensor-parallel"),
-        (["--num-layers-per-virtual-pipeline-stage", "2"], "It counts layers per model chunk; use --virtual-pipeline"),
-        (["--frobnicate"], "No such option: --frobnicate."),
-    ],
-)
-def test_wrong_names_suggest_the_right_ones(words: list[str], problem: str, command: Run) -> None:
-    """One line; the exit code is that of wrong input."""
-    code, _, err = command("explain", "--example", "lab-2x8", *words)
-    assert code == 2
-    assert problem in " ".join(err.split())
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        ("--seq-length 8k", "--seq-length: must be a whole number, got '8k'."),
-        ("--gbs=4M --seq-length=4000", "--global-batch-size: must be a whole number, got '4M'."),
-        ("--gbs 1,024", "got '1,024'."),
-        ("--gbs 1e3", "got '1e3'."),
-        ("--workers four", "--workers: must be a whole number, got 'four'."),
-        ("--time-limit 10m", "--time-limit: must be a number, got '10m'."),
-    ],
-)
-def test_numbers_with_units_are_answered_in_one_line(words: str, problem: str, command: Run) -> None:
-    """No box of the parser."""
-    code, out, err = command("explain" if "time" not in words else "solve", "--example", "lab-2x8", *words.split())
-    assert code == 2
-    assert out == ""
-    assert " ".join(err.split()).endswith(problem)
-    assert err.startswith("error: ")
-
-
 def test_numbers_with_units_in_a_job_file(command: Run, tmp_path: Path) -> None:
     """The key is named as the option is."""
     (tmp_path / "job.yaml").write_text(

@@ -3,10 +3,8 @@
 import json
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
-from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
 from pipette_opt.export.megatron import megatron_arguments
 from pipette_opt.parallel import with_tensor_overlap
@@ -76,22 +74,3 @@ def test_context_parallel_sizes_are_searched() -> None:
     """Candidates have the sizes asked for, and Megatron-Core's rule about the sequence."""
     listed = json.loads(invoke("explain", "tp=4,pp=1,cp=2,mbs=1", "--example", "lab-2x8", "--json"))
     assert "cp2" in json.dumps(listed)
-    command = ("estimate", "--example", "lab-2x8", "--seq-length", "4098", "--args")
-    with pytest.raises(InputError, match=r"no multiple of 2 . context_parallel_size=4"):
-        invoke(*command, "--context-parallel-size 2 --micro-batch-size 1")
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--overlap-param-gather", "--no-overlap-grad-reduce"), "needs --overlap-grad-reduce"),
-        (("--ddp-bucket-size", "5", "--no-overlap-grad-reduce"), "needs --overlap-grad-reduce"),
-        (("--context-parallel", "two"), "--context-parallel"),
-        (("--allreduce", "star"), "ring, hierarchical, tree"),
-        (("--allreduce", "tree"), "supported by estimate only"),
-    ],
-)
-def test_what_does_not_fit(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    """Wrong together, or alone: one message."""
-    with pytest.raises(InputError, match=said):
-        invoke("solve", "--example", "lab-2x8", "--time-limit", "1", "-o", str(tmp_path / "plan.json"), *options)

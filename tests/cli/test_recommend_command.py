@@ -25,19 +25,3 @@ def test_kinds_and_numbers(command: Command) -> None:
     assert set(found["choices"]) == {"fastest", "cheapest", "fewest GPUs in time", "cheapest in time"}
     for one in found["offers"]:
         assert one["run_s"] == pytest.approx(1e9 / one["tokens_per_s"])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--deadline", "30d"), "--deadline: needs --tokens"),
-        (("--tokens", "1e9", "--deadline", "soon"), "--deadline: must be a number of hours, days or weeks"),
-        (("--tokens", "0"), "--tokens: must be > 0"),
-        (("--hosts", "4"), "--hosts: must be at most 2, the number of hosts"),
-    ],
-)
-def test_wrong_options(command: Command, options: tuple[str, ...], message: str) -> None:
-    """Refused before anything is searched."""
-    code, _, err = command("recommend", *HOSTS, *JOB, *options)
-    assert code == 2
-    assert message in err

@@ -66,23 +66,6 @@ def test_an_order_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "args", "p2p", "said"),
-    [
-        ("zb-h2", ARGS, "async", "must be one of 1f1b"),
-        ("zb-v", ARGS, "async", "needs 2 model chunks"),
-        ("1f1b", CHUNKS, "async", "needs 1 model chunks"),
-        ("interleaved", ARGS, "async", "needs 2 or more model chunks"),
-        ("zb-h1", ARGS, "blocking", "--p2p async"),
-    ],
-)
-def test_what_does_not_fit(schedule: str, args: str, p2p: str, said: str) -> None:
-    """One clear message."""
-    code, output = estimate(schedule, args, p2p)
-    assert code == 2
-    assert said in " ".join(output.split())
-
-
-@pytest.mark.parametrize(
     ("lines", "said"),
     [
         (["F0 B0", "F0 B0"], "1 chunks and 1 micro-batches, but the launch has 4 stages with 1 chunks and 8"),
@@ -109,33 +92,6 @@ def test_trace_of_a_schedule(tmp_path: Path) -> None:
     assert {event["cat"] for event in events} >= {"backward (inputs)", "backward (weights)", "send", "optimizer"}
     last = max(event["ts"] + event["dur"] for event in events)
     np.testing.assert_allclose(last / 1e6, json.loads(output)["estimate"]["iteration_time_s"])
-
-
-@pytest.mark.parametrize(
-    "given", [("--p2p", "async"), ("--allreduce", "ring"), ("--hosts", "gpu01"), ("--seq-length", "8")]
-)
-def test_what_a_plan_says_itself_is_refused_beside_it(given: tuple[str, str]) -> None:
-    """Not ignored, the default's value included."""
-    result = CliRunner().invoke(app, ["estimate", "plan.json", *given])
-    assert isinstance(result.exception, InputError)
-    assert str(result.exception).startswith(f"{given[0]}: has no effect on a plan")
-
-
-MODEL = "--num-layers 40 --hidden-size 1024 --num-attention-heads 16 --padded-vocab-size 51200 "
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (" --seq-length 2048", "--seq-length 2048 differs from the job's"),
-        (" --num-layers 40", "--num-layers 40 differs from the job's 80"),
-    ],
-)
-def test_arguments_of_another_job_are_refused(more: str, message: str) -> None:
-    """Times of different models or sequences are not compared."""
-    code, output = estimate(None, ARGS + more)
-    assert code == 2
-    assert message in output
 
 
 def test_experts_keep_the_launch_s_dispatcher() -> None:

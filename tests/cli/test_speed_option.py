@@ -39,10 +39,3 @@ def _is_still_slow_after(command: Callable[..., tuple[int, str, str]], *, lost: 
     assert command("export", "again.json", "--format", "slurm", "-o", "launch-again")[0] == 0
     code, out, _ = command("estimate", "again.json", "--json")
     assert json.loads(out)["estimate"]["iteration_time_s"] == again.estimate.iteration_time_s
-
-
-def test_an_unknown_slow_host_is_refused(command: Callable[..., tuple[int, str, str]]) -> None:
-    """Before anything is searched."""
-    code, _, err = command("solve", *JOB, "--speed", "gpu77=0.5")
-    assert code == 2
-    assert "--speed: host 'gpu77' is not in cluster" in err

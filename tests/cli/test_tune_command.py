@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 TRAINER = Path(__file__).parents[1] / "fake_trainer.py"
 
 RUNS = """gpu,gpus_per_node,model,num_layers,hidden,heads,vocab,seq_len,gbs,mbs,tp,pp,dp,num_gpus,iter_time_s,oom
@@ -78,29 +76,3 @@ def test_trials_on_a_cluster(command: Command, tmp_path: Path) -> None:
     assert "1 run of your own" in found["verdict"]
     for plan in (found["plan"], "other/trial-001/plan.json", "tuning/trial-001/plan.json"):
         assert command("verify", plan)[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--replay", "runs.csv", "--run", "true"), "--run: has no effect with --replay"),
-        (("--replay", "runs.csv", "--format", "slurm"), "--format: has no effect with --replay"),
-        (("--replay", "runs.csv", "--tp", "2"), "--tensor-parallel: has no effect with --replay"),
-        (("job.yaml", "--replay", "runs.csv"), "the job file: has no effect with --replay"),
-        ((*JOB, "--time-limit", "0"), "--time-limit: must be > 0, got 0.0."),
-        ((*JOB, "--max-oom-risk", "2"), "--max-oom-risk: must be in (0, 1], got 2.0."),
-        (("--replay", "runs.csv", "--until", "two"), "--until: must be a regret such as 2% or 0.02, got 'two'."),
-        (("--replay", "runs.csv", "--until", "-1%"), "--until: must be a regret"),
-        ((*JOB, "--leave-out-source"), "--leave-out-source: has no effect without --replay."),
-        ((*JOB, "--run", "sbatch {scrpt}"), "--run: has the unknown placeholder {scrpt}"),
-        ((*JOB, "--steps", "2"), "--steps: must be more than the 3 of --warm-up, got 2."),
-        ((*JOB, "--parallel", "3"), "--parallel: 3 trials of 1 host need 3 hosts; the cluster has 2."),
-    ],
-)
-def test_wrong_options(command: Command, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    """Each is refused by its name, before anything runs."""
-    Path("runs.csv").write_text(RUNS)
-    Path("job.yaml").write_text("model: llama-2-7b\n")
-    code, _, err = command("tune", *arguments)
-    assert code == 2
-    assert message in " ".join(err.split())

@@ -53,26 +53,6 @@ def test_estimates_say_that_no_link_was_measured(command: Run) -> None:
     assert json.loads(out)["notes"][0].startswith(NO_LINK)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "--cluster: is required (`pipette-opt import links` or `init` writes one); or --nodes 16 --gpu h100"),
-        (("--nodes", "4"), "--gpu: is required with --nodes, e.g. --gpu h100"),
-        (("--gpu", "h100"), "--nodes: is required with --gpu"),
-        (("--nics", "8x400"), "--nodes: is required with --nics"),
-        ((*HOSTS, "--cluster", "c.yaml"), "--nodes: contradicts --cluster"),
-        (("--example", "lab-2x8", "--gpu", "h100"), "--gpu: has no effect on"),
-        (("--nodes", "4", "--gpu", "h100", "--nics", "8"), "--nics: must be NICs x Gbit/s, such as 8x400"),
-        (("--nodes", "4", "--gpu", "80GB"), "--gpu: GPU '80GB' may be a100-80gb or a800-80gb or h100-80gb"),
-    ],
-)
-def test_what_is_missing_or_contradicts(command: Run, arguments: tuple[str, ...], message: str) -> None:
-    """The option, and what would be right."""
-    code, _, err = command("explain", *arguments, *JOB)
-    assert code == 2
-    assert message in err
-
-
 @pytest.mark.parametrize("words", [("solve",), ("estimate",), ("explain",), ("benchmark", "solve")])
 def test_every_command_with_a_cluster_has_the_options(command: Run, words: tuple[str, ...]) -> None:
     """They are one dataclass."""

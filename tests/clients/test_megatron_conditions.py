@@ -17,6 +17,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from clients_here import require_megatron_release
+from tables import table
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.legality import broken_rules
@@ -44,51 +45,7 @@ SHAPE = (
 
 NUM_GPUS = 64
 
-CHOICES: tuple[tuple[str, ...], ...] = (
-    ("", "--bf16", "--bf16", "--fp16"),
-    ("", "--tensor-model-parallel-size 2"),
-    ("", "--pipeline-model-parallel-size 2"),
-    ("", "--num-virtual-stages-per-pipeline-rank 2"),
-    ("", "--sequence-parallel"),
-    ("", "--num-experts 8", "--num-experts 8 --expert-model-parallel-size 2"),
-    ("", "--moe-grouped-gemm"),
-    ("", "--moe-shared-expert-intermediate-size 32"),
-    ("", "--moe-shared-expert-overlap"),
-    ("", "--moe-token-dispatcher-type alltoall", "--moe-token-dispatcher-type flex"),
-    ("", "", "--moe-enable-deepep", "--moe-flex-dispatcher-backend hybridep", "--moe-flex-dispatcher-backend deepep"),
-    ("", "", "--moe-pad-expert-input-to-capacity"),
-    ("", "", "--moe-expert-capacity-factor 1.0", "--moe-expert-capacity-factor -1"),
-    ("", "", "--overlap-moe-expert-parallel-comm"),
-    ("", "", "--delay-wgrad-compute"),
-    ("", "", "--recompute-activations", "--recompute-granularity selective", "--recompute-granularity full"),
-    ("", "", "--recompute-method uniform", "--recompute-method block"),
-    ("", "", "--recompute-num-layers 1"),
-    ("", "", "--recompute-modules mlp", "--recompute-modules moe_act", "--recompute-modules shared_experts core_attn"),
-    ("", "", "--moe-layer-recompute"),
-    ("", "", "--fp8-format hybrid", "--fp8-format hybrid --fp8-recipe tensorwise"),
-    ("", "", "--fp4-format e2m1"),
-    ("", "", "--cpu-offloading-num-layers 2", "--cpu-offloading-num-layers 8"),
-    (
-        "",
-        "",
-        "--fine-grained-activation-offloading",
-        "--fine-grained-activation-offloading --offload-modules core_attn",
-    ),
-    ("", "", "--defer-embedding-wgrad-compute"),
-    ("", "", "--no-gradient-accumulation-fusion"),
-    ("", "--use-distributed-optimizer"),
-    ("", "", "--use-precision-aware-optimizer"),
-    ("", "", "--optimizer muon"),
-    ("", "", "--use-megatron-fsdp", "--use-megatron-fsdp --data-parallel-sharding-strategy optim"),
-    ("", "--overlap-grad-reduce"),
-    ("", "--overlap-grad-reduce --overlap-param-gather"),
-    ("", "", "--accumulate-allreduce-grads-in-fp32"),
-    ("", "", "--grad-reduce-in-bf16"),
-    ("", "", "--multi-latent-attention"),
-    ("", "", "--cuda-graph-impl local --cuda-graph-modules attn", "--cuda-graph-impl full_iteration"),
-    ("", "", "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"),
-    ("", "", "--decoder-first-pipeline-num-layers 2", "--decoder-last-pipeline-num-layers 4"),
-)
+CHOICES: tuple[tuple[str, ...], ...] = table(__file__, "CHOICES")
 """One of each is drawn; an empty word is drawn as often as it stands there."""
 
 OF_CLASSES = ("expert overlap", "recompute modules", "offloading", "cuda graphs")

@@ -1,17 +1,13 @@
 """The generated scripts, run: under shims that stand for Slurm and torchrun, and under the real torchrun."""
 
-import json
-import os
 import shutil
-import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from factories import make_plan, plan_of, scrambled_plan, small_config, small_instance
+from stand_ins import MPIRUN, RECORDER, records, run, written
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.launch_options import LaunchOptions
@@ -22,15 +18,6 @@ from pipette_opt.plans.plan import Plan, rank_rows
 BASH = shutil.which("bash")
 pytestmark = pytest.mark.skipif(BASH is None, reason="there is no bash")
 
-RECORDER = f"""#!{sys.executable}
-import json, os, sys
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_DEVICE_MAX_CONNECTIONS")
-names += ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES")
-found = {{name: os.environ.get(name) for name in names}}
-found["host"], found["args"] = os.environ.get("SLURMD_NODENAME"), sys.argv[1:]
-with open(os.environ["RECORD"], "a") as file:
-    file.write(json.dumps(found) + "\\n")
-"""
 
 SRUN = """#!/bin/bash
 # Stands for srun: one task per line of the host file, one after the other.
@@ -47,57 +34,6 @@ done < "$SLURM_HOSTFILE"
 """
 
 
-MPIRUN = """#!/bin/bash
-# Stands for mpirun: one process per line of the rank file, one after the other.
-while [[ $1 == -* ]]; do
-  case $1 in
-    --rankfile) rankfile=$2 ;;
-    -np) count=$2 ;;
-  esac
-  shift 2
-done
-while read -r word entry slot; do
-  rank=${entry%%=*} host=${entry#*=}
-  OMPI_COMM_WORLD_RANK=$rank OMPI_COMM_WORLD_SIZE=$count PMIX_HOSTNAME=$host "$@" || exit
-done < "$rankfile"
-"""
-
-
-def write_files(plan: Plan, target: str, folder: Path) -> dict[str, str]:
-    """Export into a folder."""
-    files = export(plan, target)
-    for name, text in files.items():
-        (folder / name).write_text(text)
-    return files
-
-
-def shim(folder: Path, name: str, text: str) -> None:
-    """An executable."""
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(text)
-    (folder / name).chmod(stat.S_IRWXU)
-
-
-def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run in a folder, shims first on the path."""
-    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MASTER", "RANK"))}
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={**clean, "PATH": path, "RECORD": str(folder / "record"), **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def records(folder: Path) -> list[dict[str, object]]:
-    """What the recorder saw, call by call."""
-    return [json.loads(line) for line in (folder / "record").read_text().splitlines()]
-
-
 def expected_arguments(plan: Plan) -> list[str]:
     """The plan's arguments and the trial run's."""
     return [*megatron_arguments(plan), *(word for option in trial_options(plan) for word in option)]
@@ -106,7 +42,7 @@ def expected_arguments(plan: Plan) -> list[str]:
 @pytest.mark.parametrize("target", ["megatron", "nemo", "torchrun", "slurm", "mpi", "deepspeed"])
 def test_scripts_parse(target: str, tmp_path: Path) -> None:
     """``bash -n`` has no objection."""
-    for name in write_files(make_plan("torchrun"), target, tmp_path):
+    for name in written(make_plan("torchrun"), target, tmp_path):
         if name.endswith((".sh", ".sbatch")):
             done = run(["bash", "-n", name], tmp_path)
             assert (done.returncode, done.stderr) == (0, ""), name
@@ -117,9 +53,7 @@ def test_scripts_parse(target: str, tmp_path: Path) -> None:
 def test_slurm_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: Path) -> None:
     """The whole batch script under a stand-in for srun: ranks, GPUs, hosts, rendezvous and arguments."""
     plan = make()
-    write_files(plan, "slurm", tmp_path)
-    shim(tmp_path / "bin", "srun", SRUN)
-    shim(tmp_path / "bin", "python", RECORDER)
+    written(plan, "slurm", tmp_path, srun=SRUN, python=RECORDER)
     done = run(["bash", "job.sbatch"], tmp_path, SLURM_SUBMIT_DIR=str(tmp_path), SHIM_TASKS="16")
     assert (done.returncode, done.stderr) == (0, "")
     found = records(tmp_path)
@@ -139,9 +73,7 @@ def test_slurm_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: 
 def test_mpi_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: Path) -> None:
     """The same under a stand-in for mpirun that deals processes to the hosts of the rankfile."""
     plan = make()
-    write_files(plan, "mpi", tmp_path)
-    shim(tmp_path / "bin", "mpirun", MPIRUN)
-    shim(tmp_path / "bin", "python", RECORDER)
+    written(plan, "mpi", tmp_path, mpirun=MPIRUN, python=RECORDER)
     done = run(["bash", "launch.sh"], tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     found = records(tmp_path)
@@ -154,7 +86,7 @@ def test_mpi_job_gives_every_rank_its_gpu(make: Callable[[], Plan], tmp_path: Pa
 
 def test_mpi_files(tmp_path: Path) -> None:
     """Ranks and hosts, by hand; as many slots as GPUs; every core, since the plan says nothing about cores."""
-    files = write_files(make_plan(), "mpi", tmp_path)
+    files = written(make_plan(), "mpi", tmp_path)
     assert files["hostfile.txt"].splitlines() == [f"{host} slots=4" for host in ("n3", "n0", "n4", "n1")]
     lines = files["rankfile.txt"].splitlines()
     assert lines[0] == "rank 0=n3 slot=*:*"
@@ -165,7 +97,7 @@ def test_mpi_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("host", "stops"), [("n0", True), ("10.0.0.7", False), ("n3", False)])
 def test_mpi_task_on_the_wrong_host_stops(host: str, stops: bool, tmp_path: Path) -> None:
     """Rank 0 belongs on n3; a name that the plan does not have says nothing."""
-    write_files(make_plan(), "mpi", tmp_path)
+    written(make_plan(), "mpi", tmp_path)
     done = run(["bash", "task.sh", "echo", "started"], tmp_path, OMPI_COMM_WORLD_RANK="0", PMIX_HOSTNAME=host)
     assert (done.returncode == 1, done.stdout == "") == (stops, stops)
 
@@ -175,10 +107,8 @@ def test_mpi_task_on_the_wrong_host_stops(host: str, stops: bool, tmp_path: Path
 def test_another_file_of_arguments(target: str, tmp_path: Path) -> None:
     """``ARGUMENTS`` puts NeMo's overrides where Megatron's arguments were."""
     plan = make_plan("torchrun")
-    write_files(plan, "nemo", tmp_path)
-    write_files(plan, target, tmp_path)
-    for name, text in (("srun", SRUN), ("mpirun", MPIRUN), ("python", RECORDER), ("torchrun", RECORDER)):
-        shim(tmp_path / "bin", name, text)
+    written(plan, "nemo", tmp_path)
+    written(plan, target, tmp_path, srun=SRUN, mpirun=MPIRUN, python=RECORDER, torchrun=RECORDER)
     script = ["job.sbatch"] if target == "slurm" else ["launch.sh"]
     arguments = ["0", "train.train_iters=7"] if target == "torchrun" else ["train.train_iters=7"]
     environment = {"ARGUMENTS": "./nemo_args.sh", "PRETRAIN": "recipe.py", "SHIM_TASKS": "16"}
@@ -194,7 +124,7 @@ def test_another_file_of_arguments(target: str, tmp_path: Path) -> None:
 def test_local_rank_is_the_plans_not_slurms(tmp_path: Path) -> None:
     """Within a host Slurm numbers tasks in rank order; a scrambled map wants other GPUs."""
     plan = scrambled_plan()
-    write_files(plan, "slurm", tmp_path)
+    written(plan, "slurm", tmp_path)
     rows = rank_rows(plan)
     by_slurm = [sum(other.host == row.host for other in rows[: row.rank]) for row in rows]
     assert by_slurm != [row.local_rank for row in rows]
@@ -210,7 +140,7 @@ def test_local_rank_is_the_plans_not_slurms(tmp_path: Path) -> None:
 
 def test_slurm_asks_for_the_plans_hosts(tmp_path: Path) -> None:
     """Directives and host file: hosts 3, 0, 4, 1 of the cluster, four tasks each."""
-    files = write_files(make_plan(), "slurm", tmp_path)
+    files = written(make_plan(), "slurm", tmp_path)
     assert files["hostfile.txt"].split() == ["n3"] * 4 + ["n0"] * 4 + ["n4"] * 4 + ["n1"] * 4
     for line in ("--nodes=4", "--ntasks=16", "--nodelist=n3,n0,n4,n1", "--gpus-per-node=4"):
         assert f"#SBATCH {line}\n" in files["job.sbatch"]
@@ -222,7 +152,7 @@ def test_slurm_asks_for_the_plans_hosts(tmp_path: Path) -> None:
 )
 def test_task_on_the_wrong_host_stops(environment: dict[str, str], said: str, tmp_path: Path) -> None:
     """If Slurm did not follow the host file, nothing starts."""
-    write_files(make_plan(), "slurm", tmp_path)
+    written(make_plan(), "slurm", tmp_path)
     done = run(["bash", "task.sh", "echo", "started"], tmp_path, SLURM_PROCID="0", **environment)
     assert done.returncode == 1
     assert done.stdout == ""
@@ -233,9 +163,7 @@ def test_task_on_the_wrong_host_stops(environment: dict[str, str], said: str, tm
 def test_own_arguments_replace_the_trial(tmp_path: Path) -> None:
     """Arguments of the job go through word by word, whatever is in them."""
     plan = make_plan()
-    write_files(plan, "slurm", tmp_path)
-    shim(tmp_path / "bin", "srun", SRUN)
-    shim(tmp_path / "bin", "python", RECORDER)
+    written(plan, "slurm", tmp_path, srun=SRUN, python=RECORDER)
     own = ["--data-path", "a folder/text; $HOME *", "--save", "it's"]
     done = run(["bash", "job.sbatch", *own], tmp_path, SHIM_TASKS="16", PRETRAIN="my pretrain.py", MASTER_PORT="1234")
     assert (done.returncode, done.stderr) == (0, "")
@@ -255,9 +183,7 @@ def test_nothing_in_a_plan_is_run(tmp_path: Path) -> None:
         export(replace(plan, inputs={**plan.inputs, "model": model}), "slurm")
     model = {**plan.inputs["model"], "name": "$(touch pwned); `touch pwned`\ntouch pwned\n"}
     plan = replace(plan, nccl_algorithm="ring\ntouch pwned\n", inputs={**plan.inputs, "model": model})
-    write_files(plan, "slurm", tmp_path)
-    shim(tmp_path / "bin", "srun", SRUN)
-    shim(tmp_path / "bin", "python", RECORDER)
+    written(plan, "slurm", tmp_path, srun=SRUN, python=RECORDER)
     assert run(["bash", "job.sbatch"], tmp_path, SHIM_TASKS="16").returncode == 0
     assert records(tmp_path)
     assert not (tmp_path / "pwned").exists()
@@ -277,9 +203,8 @@ def test_strange_host_names_are_refused(target: str) -> None:
 def test_torchrun_launch_lines(stages_per_host: int, tmp_path: Path) -> None:
     """Each node's line under a stand-in for torchrun."""
     plan = plan_of(small_instance("torchrun"), small_config(), stages_per_host=stages_per_host)
-    files = write_files(plan, "torchrun", tmp_path)
+    files = written(plan, "torchrun", tmp_path, torchrun=RECORDER)
     assert files["nodes.txt"].split() == list(dict.fromkeys(row.host for row in rank_rows(plan)))
-    shim(tmp_path / "bin", "torchrun", RECORDER)
     for node in range(4):
         assert run(["bash", "launch.sh", str(node)], tmp_path).returncode == 0
     for node, one in enumerate(records(tmp_path)):
@@ -292,16 +217,14 @@ def test_torchrun_launch_lines(stages_per_host: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("argument", ["4", "-1", "n0", ""])
 def test_torchrun_wrong_node_rank(argument: str, tmp_path: Path) -> None:
     """A node that is not in the plan starts nothing."""
-    write_files(make_plan("torchrun"), "torchrun", tmp_path)
-    shim(tmp_path / "bin", "torchrun", RECORDER)
+    written(make_plan("torchrun"), "torchrun", tmp_path, torchrun=RECORDER)
     assert run(["bash", "launch.sh", argument], tmp_path).returncode != 0
     assert not (tmp_path / "record").exists()
 
 
 def test_order_of_gpus_goes_through_visible_devices(tmp_path: Path) -> None:
     """The agent gives local rank i the i-th visible GPU; only the host whose order differs has to say so."""
-    write_files(exchanged_plan(), "torchrun", tmp_path)
-    shim(tmp_path / "bin", "torchrun", RECORDER)
+    written(exchanged_plan(), "torchrun", tmp_path, torchrun=RECORDER)
     for node in range(4):
         assert run(["bash", "launch.sh", str(node)], tmp_path).returncode == 0
     assert [one["CUDA_VISIBLE_DEVICES"] for one in records(tmp_path)] == [None, "0,2,1,3", None, None]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from factories import llama_plan, make_plan
+from factories import llama_plan, make_plan, sharded_plan
 from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
@@ -125,6 +125,12 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("megatron", configured(expert_model_parallel_size=2), "has no experts"),
     ("nemo", trained(fp8=True), "fp8: is True"),
     ("torchtitan", trained(fp8=True), "fp8: is True"),
+    ("accelerate", lambda _: llama_plan(), "tensor_model_parallel_size: is 2, .*solve with --tp 1 --pp 1"),
+    ("accelerate", configured(zero_stage=None, use_distributed_optimizer=False), "use_distributed_optimizer: is off"),
+    ("accelerate", configured(recompute_granularity="selective"), "recompute_granularity: is selective"),
+    ("accelerate", trained(fp8=True), "fp8: is True, but accelerate has no option"),
+    ("accelerate", trained(accumulate_allreduce_grads_in_fp32=False), "keeps gradients in fp32"),
+    ("accelerate", trained(precision="fp16", accumulate_allreduce_grads_in_fp32=False), "in fp32"),
     ("kubernetes", lambda plan: replace(plan, hosts=("h" * 64, *plan.hosts[1:])), "more than 63 characters"),
 ]
 
@@ -134,7 +140,7 @@ REFUSED: list[tuple[str, Change, str]] = [
 def test_refused(target: str, change: Change, said: str) -> None:
     """The plan goes through, the changed one does not, and the message names the field."""
     options = LaunchOptions(image="image:1" if target == "kubernetes" else None)
-    plan = llama_plan()
+    plan = sharded_plan() if target == "accelerate" else llama_plan()
     assert export(plan, target, options)
     with pytest.raises(InputError, match=said):
         export(change(plan), target, options)
@@ -323,3 +329,11 @@ def test_torchtitan_file_is_toml() -> None:
     by_operation = configured(recompute_granularity="selective", recompute_modules=("ops",))(plan)
     found = tomllib.loads(export(by_operation, "torchtitan")["torchtitan.toml"])
     assert found["activation_checkpoint"] == {"mode": "selective", "selective_ac_option": "op"}
+
+
+def test_precision_and_sharding_of_accelerate() -> None:
+    """fp32 is no mixed precision; parameters that ZeRO 1 keeps are not resharded."""
+    plan = trained(precision="fp32")(sharded_plan(zero_stage=None))
+    keys = yaml.safe_load(export(plan, "accelerate")["accelerate.yaml"])
+    assert (keys["mixed_precision"], keys["fsdp_config"]["fsdp_reshard_after_forward"]) == ("no", False)
+    assert "parallelism_config" not in keys

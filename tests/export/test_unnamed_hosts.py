@@ -1,12 +1,7 @@
 """Plans of hosts that nobody named: no file has an invented name, and scripts take the hosts that they are given."""
 
-import json
-import os
 import re
 import shutil
-import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from factories import exportable_plan, make_plan, plan_of, scrambled_plan, small_config, small_instance
+from stand_ins import MPIRUN, RECORDER, records, run, written
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.hosts import hosts_are_named
@@ -29,14 +25,6 @@ needs_bash = pytest.mark.skipif(BASH is None, reason="there is no bash")
 REAL = ("alpha", "bravo", "charlie", "delta")
 """Hosts that a scheduler or a user gives, in this order."""
 
-RECORDER = f"""#!{sys.executable}
-import json, os, sys
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "HOST")
-found = {{name: os.environ.get(name) for name in names}}
-found["args"] = sys.argv[1:]
-with open(os.environ["RECORD"], "a") as file:
-    file.write(json.dumps(found) + "\\n")
-"""
 
 SCONTROL = """#!/bin/bash
 # Stands for scontrol: the names of a list of hosts.
@@ -58,17 +46,6 @@ for (( task = 0; task < 16; task++ )); do
 done
 """
 
-MPIRUN = """#!/bin/bash
-# Stands for mpirun: one process per line of the rank file, one after the other.
-while [[ $1 == -* ]]; do
-  case $1 in --rankfile) rankfile=$2 ;; esac
-  shift 2
-done
-while read -r word entry slot; do
-  HOST=${entry#*=} OMPI_COMM_WORLD_RANK=${entry%%=*} OMPI_COMM_WORLD_SIZE=16 PMIX_HOSTNAME=other "$@" || exit
-done < "$rankfile"
-"""
-
 
 def unnamed(plan: Plan) -> Plan:
     """The plan on as many hosts that nobody named."""
@@ -78,29 +55,6 @@ def unnamed(plan: Plan) -> Plan:
     hosts = tuple(f"node{number}" for number in range(1, len(plan.hosts) + 1))
     unused = {hosts[plan.hosts.index(host)]: why for host, why in plan.unused_hosts.items()}
     return replace(plan, hosts=hosts, unused_hosts=unused, inputs={**plan.inputs, "cluster": record})
-
-
-def written(plan: Plan, target: str, folder: Path, **shims: str) -> dict[str, str]:
-    """The files of an export in a folder, and stand-ins for programs."""
-    files = export(plan, target)
-    (folder / "bin").mkdir()
-    for name, text in {**files, **{f"bin/{name}": text for name, text in shims.items()}}.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(stat.S_IRWXU)
-    return files
-
-
-def run(command: list[str], folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run in a folder, stand-ins first on the path."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "MASTER", "RANK"))}
-    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    environment = {**clean, "PATH": path, "RECORD": str(folder / "record"), **environment}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    """What the recorder saw, call by call."""
-    return [json.loads(line) for line in (folder / "record").read_text().splitlines()]
 
 
 def real_hosts(plan: Plan) -> list[str]:
@@ -175,7 +129,7 @@ def test_mpi_runs_on_the_hosts_of_a_file(make: Callable[[], Plan], tmp_path: Pat
     plan = unnamed(make())
     written(plan, "mpi", tmp_path, mpirun=MPIRUN, python=RECORDER)
     (tmp_path / "mine").write_text("# my hosts\nalpha slots=4\n  bravo\n\ncharlie # the third\ndelta\n")
-    done = run(["bash", "launch.sh"], tmp_path, HOSTFILE="mine")
+    done = run(["bash", "launch.sh"], tmp_path, HOSTFILE="mine", NAMED="other")
     assert (done.returncode, done.stderr) == (0, "")
     found = records(tmp_path)
     assert [one["HOST"] for one in found] == real_hosts(plan)

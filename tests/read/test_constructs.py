@@ -249,6 +249,18 @@ A=$(cat /dev/null; echo x)
 declare -A M=([a]=1); getopts x o; let z=1; printf -v P %s 1; Q[3]=1
 torchrun train.py --x
 %%
+export "A=1 2"; unset -f foo; declare -F > /dev/null; builtin echo; X=1
+command -v nowhere > /dev/null && Y=1
+torchrun train.py "$A" $((~5 & 0xF ^ 3)) $((2 > 1 ? 3 : 4)) $((1 || 0)) $((!X)) $(((2 + 3) * 4))
+%%
+x=abcdef; Y=(a b c)
+torchrun train.py "${x:1:-2}" "${x: -9}" "${Y[@]:9}" "${Y[@]: -2:1}" ${x/#/-} ${x/%/-} ${Y[@]/#/p} "${@:-none}"
+%%
+[ "a" = "a" -a ! "b" = "c" ] && A=1
+[[ ! ( a == b || -n "" ) ]] && B=1
+[ -n "" -o -z "" ] && C=1
+torchrun train.py $A $B $C
+%%
 """
 """Scripts, each with its arguments behind a line of ``%%``."""
 
@@ -394,6 +406,24 @@ readonly A=1
 A=2
 torchrun train.py $A
 %% line 2: assigns to A, which is readonly
+A=$(cat file)
+eval "$A"
+torchrun train.py --x
+%% evaluates a text that is not known: $(cat file)
+N=$(cat file)
+T=8
+export $N=1
+torchrun train.py --tp $T
+%% ${T}, in the value of --tp, .*line 3 declares a variable that is not known
+A=(1)
+torchrun train.py ${A[-3]}
+%% line 2: has a subscript of A that is no index
+A=(1 2)
+torchrun train.py "${A[@]:0:-1}"
+%% line 2: has ${A[@]:0:-1}, whose length is negative
+set -n
+torchrun train.py --x
+%% line 1: has set -n
 """
 """Scripts with a construct that is not evaluated on the way to the launch, each with a part of its error behind ``%%``."""
 

@@ -26,32 +26,6 @@ def test_counts_and_shares(tmp_path: Path) -> None:
     assert listed_imbalance(loads, 1) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("1,2,3", "a number for each of the 4 experts, got 3"),
-        ("1,2,x,4", "must be numbers"),
-        ("1,2,-3,4", ">= 0"),
-        ("0,0,0,0", ">= 0"),
-        ("6,2,1,1", "1/2 of the copies"),
-        ("1,1,1,1\n1,1,1,1\n1,1,1,1", "1 line, or one for each of the 2 layers, got 3"),
-    ],
-)
-def test_bad_files_are_refused(tmp_path: Path, text: str, said: str) -> None:
-    """One message, with the line and the number."""
-    path = tmp_path / "loads.csv"
-    path.write_text(text)
-    with pytest.raises(InputError, match=said):
-        read_expert_loads(str(path), MOE)
-
-
-@pytest.mark.parametrize("given", ["zipf:", "zipf:x", "zipf:-1", "zipf:99"])
-def test_bad_exponents_are_refused(given: str) -> None:
-    """What would be right is said."""
-    with pytest.raises(InputError, match="zipf takes an exponent"):
-        read_expert_loads(given, MOE)
-
-
 def test_models_without_experts_are_refused() -> None:
     """It would have no effect."""
     with pytest.raises(InputError, match="has no experts"):

@@ -411,45 +411,6 @@ def test_mpigraph_is_directed(tmp_path: Path) -> None:
         import_links(path, gpu="a100-80gb")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("END mpiGraph", "", "is incomplete"),
-        ("Recv\ta1:0\ta2:1\t\n", "", "has no table 'Recv'"),
-        ("a2:1 to\t11000.0\t0.000", "a2:1 to\t11000.0", "row 2 must be 'a2:1' to and 2 numbers"),
-        ("14000.0", "-5", "must be a bandwidth >= 0"),
-        ("14000.0", "fast", "must be a bandwidth in MB/s, got 'fast'"),
-        ("Recv\ta1:0\ta2:1", "Recv\ta2:0\ta1:1", "row 1 must be"),
-    ],
-)
-def test_wrong_mpigraph_output(tmp_path: Path, old: str, new: str, message: str) -> None:
-    """Each says where."""
-    path = tmp_path / "mpi.out"
-    path.write_text(MPIGRAPH.replace(old, new, 1))
-    with pytest.raises(InputError, match=message):
-        import_links(path, gpu="a100-80gb", gpus_per_node=8)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[1]", "is no output of"),
-        ('{"a": 1}', "is JSON neither of nccl-tests nor of Pipette"),
-        ('{"gpus": ["a", "b"]}', "bandwidth must be a list of 2 rows"),
-        ('{"gpus": ["a", "b"], "bandwidth": [[0, 1], [1]]}', "row b of bandwidth must be a list of 2 numbers"),
-        ('{"gpus": ["a", "b"], "bandwidth": [[0, -1], [1, 0]]}', "from a to b must be a number > 0"),
-        ('{"gpus": ["a", "b"], "bandwidth": [[0, NaN], [1, 0]]}', "NaN is not a number"),
-        ('{"gpus": ["a", "a"], "bandwidth": [[0, 1], [1, 0]]}', "names host 'a' 2 times"),
-    ],
-)
-def test_wrong_pipette_json(tmp_path: Path, text: str, message: str) -> None:
-    """Each says where."""
-    path = tmp_path / "m.json"
-    path.write_text(text)
-    with pytest.raises(InputError, match=message):
-        import_links(path, gpu="a100-80gb", gpus_per_node=8)
-
-
 def test_nothing_usable(tmp_path: Path, logs: Callable[..., Path]) -> None:
     """No file, empty folder, only failures, wrong options."""
     with pytest.raises(InputError, match="the file or folder does not exist"):

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from factories import LLAMA_8B
 
-from pipette_opt.base.errors import InputError
 from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import read_model
@@ -100,11 +99,7 @@ def test_sizes_without_latent_attention_say_nothing() -> None:
 
 
 def test_what_does_not_go_together() -> None:
-    """Grouped queries, odd heads, and positions said twice."""
-    with pytest.raises(InputError, match="--group-query-attention does not go with --multi-latent-attention"):
-        parse_megatron_args(f"{ARGUMENTS} --multi-latent-attention --group-query-attention --num-query-groups 2")
-    with pytest.raises(InputError, match=r"an even qk_pos_emb_head_dim .* got qk_head_dim 128, qk_pos_emb_head_dim 63"):
-        parse_megatron_args(f"{ARGUMENTS} --multi-latent-attention --qk-pos-emb-head-dim 63")
+    """Grouped queries, and a rank of nothing."""
     with pytest.raises(ValueError, match="num_query_groups = num_attention_heads = 32, got 8"):
         replace(LLAMA_8B, multi_latent_attention=LatentAttention())
     with pytest.raises(ValueError, match="kv_lora_rank of latent attention must be a whole number >= 1, got 0"):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tables import table
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.frameworks import frameworks
@@ -10,38 +11,7 @@ from pipette_opt.read.launches import Launch, launch_of
 from pipette_opt.read.megatron_args import read_megatron_args
 from pipette_opt.read.run_launches import read_launch
 
-FOREIGN = [
-    ("ms-swift", "NPROC_PER_NODE=8 megatron sft --model M --tensor_model_parallel_size 2"),
-    ("ms-swift", "deepspeed --num_gpus=2 --module swift.cli.sft --model M --lora_rank 4"),
-    ("ms-swift", "A=(--rlhf_type grpo)\nC=(swift rlhf)\n${C[@]} ${A[@]}"),
-    ("verl", "{\npython3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo\n} 2>&1 | tee a.log"),
-    ("verl", "torchrun run.py critic.strategy=fsdp2"),
-    ("verl", "python3 -m recipe.dapo.main_dapo actor_rollout_ref.actor.strategy=fsdp2"),
-    ("NeMo-RL", "uv run examples/run_grpo.py --config c.yaml policy.train_micro_batch_size=1"),
-    ("OpenRLHF", "ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --zero_stage 3"),
-    ("slime", "B=(--tensor-model-parallel-size 2 --global-batch-size 8)\npython3 train.py --num-rollout 3 ${B[@]}"),
-    ("LLaMA-Factory", "FORCE_TORCHRUN=1 llamafactory-cli train q.yaml"),
-    ("axolotl", "accelerate launch -m axolotl.cli.train c.yml"),
-    ("torchtune", "tune run --nproc_per_node 2 full_finetune_distributed --config l batch_size=2"),
-    ("Unsloth", "python unsloth-cli.py --max_seq_length 8 --load_in_4bit"),
-    ("TRL", "trl grpo --model_name_or_path M"),
-    ("Primus", "torchrun primus/cli/main.py train pretrain --config e.yaml"),
-    ("nanotron", "python -m torch.distributed.run --nproc_per_node=8 run_train.py --config-file c.yaml"),
-    ("torchtitan", "torchrun -m torchtitan.train --job.config_file x.toml"),
-    (
-        "torchtitan",
-        "C='torchrun -m torchtitan.train --training.seed 4'\nfor n in a b; do ssh $n \"cd /r && $C\" & done",
-    ),
-    ("GPT-NeoX", "python ./deepy.py train.py -d configs a.yml"),
-    ("Megatron-Bridge", "torchrun run_recipe.py --config c.yaml model.tensor_model_parallel_size=8"),
-    ("Megatron-Bridge", "torchrun pretrain_llama3_8b.py train.global_batch_size=64"),
-    ("NeMo-Run", "nemorun llm pretrain --factory llama3_8b"),
-    ("NeMo", "python nlp/megatron_gpt_pretraining.py trainer.devices=8 model.micro_batch_size=1"),
-    ("Levanter", "python -m levanter.main.train_lm --config_path c.yaml"),
-    ("DeepSpeed", "deepspeed --num_gpus 8 train.py --deepspeed ds.json --per_device_train_batch_size 4"),
-    ("Hugging Face's Trainer", "torchrun finetune.py --peft lora --load_in_4bit"),
-    ("Hugging Face's Trainer", "accelerate launch --config_file f.yaml train.py --gradient_checkpointing true"),
-]
+FOREIGN = table(__file__, "FOREIGN")
 """Frameworks, and launches of theirs that a launch of Megatron-LM may be mistaken for."""
 
 

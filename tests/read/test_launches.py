@@ -3,6 +3,7 @@
 import shlex
 
 import pytest
+from tables import table
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.launchers import known_launchers
@@ -19,71 +20,11 @@ from pipette_opt.read.launches import (
 
 ARGUMENTS = "--num-layers 32 --bf16"
 
-STARTS = [
-    f"torchrun pretrain_gpt.py {ARGUMENTS}",
-    f"torchrun --nproc_per_node 8 --nnodes 4 --node_rank 0 --master_addr a --master_port 6 pretrain_gpt.py {ARGUMENTS}",
-    f"torchrun --nproc-per-node=8 --rdzv-id=1 --rdzv-backend c10d --standalone pretrain_gpt.py {ARGUMENTS}",
-    f"torchrun --nproc_per_node --nnodes pretrain_gpt.py {ARGUMENTS}",
-    f"torchrun --nproc_per 8 -r 3 -t3 --max_restarts 0 pretrain_gpt.py {ARGUMENTS}",
-    f"torchrun --no-python python -u pretrain_gpt.py {ARGUMENTS}",
-    f"/opt/venv/bin/torchrun pretrain_gpt.py {ARGUMENTS}",
-    f"python -m torch.distributed.run --nproc_per_node 8 pretrain_gpt.py {ARGUMENTS}",
-    f"python3 -u -W ignore -X faulthandler -m torch.distributed.launch --use_env --nproc_per_node=8 pretrain_gpt.py "
-    f"{ARGUMENTS}",
-    f"python -um torch.distributed.run --nnodes 2 pretrain_gpt.py {ARGUMENTS}",
-    f"python3.11 -Wignore pretrain_gpt.py {ARGUMENTS}",
-    f"./pretrain_gpt.py {ARGUMENTS}".replace("./", ""),
-    f"srun -N 8 -n64 --ntasks-per-node=8 -lu --mpi pmix --gres gpu:8 python -u pretrain_gpt.py {ARGUMENTS}",
-    f"srun --cpu-bind none --kill-on-bad-exit=1 --exclusive --no-kill torchrun pretrain_gpt.py {ARGUMENTS}",
-    f"srun --container-image nvcr.io#nvidia/pytorch:25.01 --container-mounts /d:/d --no-container-mount-home "
-    f"torchrun pretrain_gpt.py {ARGUMENTS}",
-    f"srun --jobid 5 --overlap singularity exec --nv --bind /data -B /x image.sif python pretrain_gpt.py {ARGUMENTS}",
-    f"srun --export=ALL,A=1 numactl --cpunodebind 0 -m 0 python pretrain_gpt.py {ARGUMENTS}",
-    f"srun -N -n 4 python pretrain_gpt.py {ARGUMENTS}",
-    f"salloc -N 2 srun python pretrain_gpt.py {ARGUMENTS}",
-    f"mpirun -np 16 -H a:8,b:8 -x PATH -x A=1 --mca btl ^openib -mca pml ob1 --bind-to none -map-by slot "
-    f"--allow-run-as-root python pretrain_gpt.py {ARGUMENTS}",
-    f"mpiexec -n 16 -ppn 8 -genv A 1 -genvall -f hosts python3 pretrain_gpt.py {ARGUMENTS}",
-    f"mpirun --tag-output --hostfile h --npernode 8 bash_is_not_here=1 python pretrain_gpt.py {ARGUMENTS}".replace(
-        "bash_is_not_here=1 ", ""
-    ),
-    f"deepspeed --hostfile h --num_nodes 2 --num_gpus 8 --no_ssh --master_port 1 pretrain_gpt.py {ARGUMENTS}",
-    f"deepspeed --include localhost:0,1 pretrain_gpt.py {ARGUMENTS}",
-    f"accelerate launch --config_file c --multi_gpu --num_processes 8 --fsdp_version 2 pretrain_gpt.py {ARGUMENTS}",
-    f"accelerate launch --mixed-precision bf16 --deepspeed_config_file d.json pretrain_gpt.py {ARGUMENTS}",
-    f"python -m accelerate.commands.launch --num_machines 2 pretrain_gpt.py {ARGUMENTS}",
-    f"ray job submit --address http://h:8265 --no-wait --working-dir . -- python3 pretrain_gpt.py {ARGUMENTS}",
-    f"nohup env -u B A=1 C=2 nice -n 5 timeout -k 5 1h stdbuf -oL taskset -c 0-7 torchrun pretrain_gpt.py {ARGUMENTS}",
-    f"exec -a name nice -10 setsid torchrun pretrain_gpt.py {ARGUMENTS}",
-    f"command torchrun pretrain_gpt.py {ARGUMENTS}",
-    f"sudo -E -u me A=1 torchrun pretrain_gpt.py {ARGUMENTS}",
-    f"time -p torchrun pretrain_gpt.py {ARGUMENTS}",
-    f"nsys profile -t cuda,nvtx -o out --force-overwrite true --capture-range=cudaProfilerApi torchrun pretrain_gpt.py "
-    f"{ARGUMENTS}",
-    f"ncu --set full -f -k kernel --nvtx python pretrain_gpt.py {ARGUMENTS}",
-    f"docker run -it --rm --gpus all --ipc=host -v /d:/d -e A=1 image:tag torchrun pretrain_gpt.py {ARGUMENTS}",
-    f"docker exec -it name torchrun pretrain_gpt.py {ARGUMENTS}",
-    f"enroot start -m /a:/b --rw image torchrun pretrain_gpt.py {ARGUMENTS}",
-    f"conda run -n env --no-capture-output python pretrain_gpt.py {ARGUMENTS}",
-    f"uv run --frozen --extra gpu torchrun pretrain_gpt.py {ARGUMENTS}",
-    f"uv run pretrain_gpt.py {ARGUMENTS}",
-    f"poetry run python pretrain_gpt.py {ARGUMENTS}",
-    f"python -m cProfile -o out pretrain_gpt.py {ARGUMENTS}",
-    f"python -m debugpy --listen 5678 --wait-for-client pretrain_gpt.py {ARGUMENTS}",
-    f"horovodrun -np 16 -H a:8,b:8 python pretrain_gpt.py {ARGUMENTS}",
-    f"colossalai run --nproc_per_node 8 --hostfile h pretrain_gpt.py {ARGUMENTS}",
-    f"composer -n 8 --world_size 16 pretrain_gpt.py {ARGUMENTS}",
-    f"python /opt/venv/bin/torchrun --nnodes 2 pretrain_gpt.py {ARGUMENTS}",
-    f"srun --site-option 3 --other python pretrain_gpt.py {ARGUMENTS}",
-    f"srun --site-option some python pretrain_gpt.py {ARGUMENTS}",
-    f"torchrun --a-new-one=some pretrain_gpt.py {ARGUMENTS}",
-]
 
-
-@pytest.mark.parametrize("line", STARTS)
+@pytest.mark.parametrize("line", table(__file__, "STARTS"))
 def test_program_and_arguments(line: str) -> None:
     """Options of launchers and wrappers end where the program begins."""
-    found = launch_of(shlex.split(line))
+    found = launch_of(shlex.split(f"{line} {ARGUMENTS}"))
     assert isinstance(found, Launch)
     assert (found.program, " ".join(found.arguments)) == ("pretrain_gpt.py", ARGUMENTS)
 
@@ -107,38 +48,7 @@ def test_modules(line: str, program: str, names: tuple[str, ...]) -> None:
     assert tuple(starter.name for starter in found.launchers) == names
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "python -c 'import torch; print(1)'",
-        "python -uc print()",
-        "python -m pip install x",
-        "python -m http.server",
-        "python --version",
-        "python",
-        "python -",
-        "python setup.py install",
-        "python tools/preprocess_data.py --input a --tokenizer-type b",
-        "torchrun tools/checkpoint/convert.py --model-type GPT",
-        "python get_port.py",
-        "python train_tokenizer.py --vocab-size 5",
-        "python infer.py --model_name_or_path m",
-        "command -v torchrun",
-        "torchrun --help",
-        "srun --version",
-        "srun hostname",
-        "mpirun -np 16 all_reduce_perf -b 8 -e 1G",
-        "srun nvidia-smi",
-        "ray start --head",
-        "ray stop",
-        "accelerate config",
-        "taskset -p 12",
-        "numactl --show",
-        "echo torchrun pretrain_gpt.py --num-layers 3",
-        "pip install torch",
-        "",
-    ],
-)
+@pytest.mark.parametrize("line", table(__file__, "other_commands"))
 def test_other_commands(line: str) -> None:
     """Commands beside a training are none."""
     assert isinstance(launch_of(shlex.split(line)), OtherCommand)

@@ -1,8 +1,5 @@
 """Options that say of which kind each layer is: patterns, delta nets, stages between bars, and what is refused."""
 
-import pytest
-
-from pipette_opt.base.errors import InputError
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import LayerKind
@@ -44,27 +41,3 @@ def test_delta_nets_in_place_of_attention() -> None:
         kinds.append([kind.mixer for kind in model.layers])
     assert kinds[0] == kinds[1] == (["gated_delta_net"] * 3 + ["attention"]) * 2
     assert [kind.mixer for kind in read_model("qwen3-next-80b-a3b").layers] == kinds[0] * 6
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ("--hybrid-layer-pattern M-M --mtp-num-layers 1", "the layers of each depth after a slash"),
-        ("--hybrid-layer-pattern M-X", "with 'X'"),
-        ("--hybrid-layer-pattern M-M --mamba-head-dim foo", "^Megatron arguments: --mamba-head-dim must be a whole"),
-        ("--num-layers 4 --experimental-attention-variant gated_delta_net", "needs --linear-attention-freq"),
-        ("--num-layers 4 --experimental-attention-variant dsa", "needs --dsa-indexer-n-heads"),
-        (
-            "--num-layers 4 --experimental-attention-variant gated_delta_net --linear-attention-freq [1]*3",
-            "for each of the 4 layers",
-        ),
-        (
-            "--hybrid-layer-pattern M-M --mamba-head-dim 96",
-            "--mamba-head-dim 96 must divide twice the hidden size, 512",
-        ),
-    ],
-)
-def test_patterns_that_do_not_fit(options: str, problem: str) -> None:
-    """One message each, with what would be right."""
-    with pytest.raises(InputError, match=problem):
-        parse_megatron_args(SHAPE + options)

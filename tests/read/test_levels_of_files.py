@@ -110,45 +110,6 @@ def test_some_hosts_of_domains() -> None:
     assert cluster_document(cluster)["levels"][0]["hosts"] == ["n1", "n[3-4]"]
 
 
-@pytest.mark.parametrize(
-    ("levels", "message"),
-    [
-        ({"name": "x"}, "levels: must be a list of"),
-        ([{"hosts": 2, "bandwidth_gb_per_s": 1}], r"levels\[0\]: the field name is missing"),
-        (
-            [{"name": "leaf", "hosts": 2}],
-            r"levels\[0\], leaf: must have one of: bandwidth_gb_per_s, .* oversubscription",
-        ),
-        (
-            [{"name": "nv", "hosts": 2, "scale_up": True}],
-            r"levels\[0\], nv: must have one of: bandwidth_gb_per_s, the rate of a single flow",
-        ),
-        ([DOMAIN | {"oversubscription": 2}], "nvlink-domain: must have one of"),
-        ([{"name": "leaf", "oversubscription": 0.5}], "leaf: oversubscription must be >= 1 .* got 0.5"),
-        ([DOMAIN | {"hosts": 3}], "nvlink-domain: hosts is 3, which does not divide the 8 hosts; list those"),
-        ([DOMAIN | {"hosts": ["n[1-4]", "n[4-8]"]}], "nvlink-domain: host 'n4' is in two groups"),
-        ([DOMAIN | {"hosts": [["n1", "n1"]]}], "nvlink-domain: host 'n1' is twice in a group"),
-        ([DOMAIN | {"hosts": ["n[1-9]"]}], "nvlink-domain: host 'n9' is not among the nodes"),
-        ([DOMAIN | {"hosts": "n1"}], "hosts must be a number of hosts, or a list of groups"),
-        ([DOMAIN | {"bandwidth_gb_per_s": 9000}], "levels, nvlink-domain: .* is 9000, more than the 8,000 GB/s"),
-        ([DOMAIN | {"hosts": 8, "latency_us": 8e6}], "levels, nvlink-domain: latency_us is 8e.06, more than a second"),
-        ([DOMAIN | {"latency_ms": 8}], "unknown field 'latency_ms'. Did you mean latency_us"),
-        ([{"name": "leaf", "hosts": 4, "oversubscription": 1}, DOMAIN | {"hosts": 8}], "only the innermost level may"),
-        ([DOMAIN | {"hosts": 4}, {"name": "leaf", "hosts": 2, "oversubscription": 1}], "is in several of leaf"),
-        (
-            [{"name": "leaf", "hosts": 2, "oversubscription": 2}, {"name": "spine", "oversubscription": 1}],
-            "level spine is faster than leaf",
-        ),
-        ([{"name": "leaf", "hosts": 2, "oversubscription": 2}], "leaf: is slower than inter_node.*add a level without"),
-        ([{"name": "l", "oversubscription": 1}] * 9, "must be at most 8 levels, got 9"),
-    ],
-)
-def test_what_is_wrong_is_named(levels: object, message: str) -> None:
-    """Place, value, and what would be right."""
-    with pytest.raises(InputError, match=message):
-        parsed(levels)
-
-
 def test_levels_need_equal_hosts_and_no_links_of_gpus() -> None:
     """Blocks of unequal hosts and matrices of GPUs have links of their own."""
     document = {

@@ -5,40 +5,11 @@ import re
 import time
 
 import pytest
+from tables import table
 
 from pipette_opt.read.log_lines import Log, by_source, log_lines, untagged
 
-TAGS = (
-    "0: ",
-    " 0: ",
-    "  17: ",
-    "127: ",
-    "[1,0]<stdout>:",
-    "[1,12]<stderr>: ",
-    "[prterun-gpu01-48211@1,0]<stdout>: ",
-    "[prterun-gpu01-48211@1,3][gpu01:4711]<stdout>: ",
-    "Wed Jun 10 11:02:13 2026[1,0]<stdout>:",
-    "Fri Jun  5 10:02:11 2026<stdout>: ",
-    "2026-06-10T11:02:13.000Z ",
-    "2026-06-10T11:02:13.123456789Z [pod/train-0/main] ",
-    "[0]",
-    "[default0]:",
-    "[rank3]: ",
-    "(TaskRunner pid=48211) ",
-    "\x1b[36m(Actor pid=1, ip=10.0.0.2)\x1b[0m ",
-    "2026-01-01 12:00:00,123 - INFO - ",
-    "2026-01-01 12:00:00,123 - root - INFO - ",
-    "INFO:megatron.core.utils:",
-    "2026-01-01 12:00:00.123 | INFO     | __main__:<module>:12 - ",
-    "2026-01-01 12:00:00.123 | SUCCESS  | megatron.training:train_step:1012 - ",
-    "[rank0]:[titan] 2026-06-10 11:01:00,001 - root - INFO - ",
-    "[NeMo I 2026-06-10 11:00:01 nemo_logging:393] ",
-    "10/17/2026 16:31:31 [INFO|DP=0|PP=0|TP=0|ip-10-0-0-225]: ",
-    "\x1b[32m[20260610 11:02:13][rank-7/8][INFO ] \x1b[0m [---------trainer.py:1553] : ",
-    "[2026-06-10 11:02:13,123] [INFO] [config.py:1001:print] ",
-    "Jun 10 11:02:13 ",
-    "Jun 10 11:02:13 gpu01 train.sh[4711]: ",
-)
+TAGS = table(__file__, "TAGS")
 
 LINES = (
     "# nThread 1 nGpus 1 minBytes 1048576",

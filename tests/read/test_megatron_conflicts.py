@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from tables import table
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.megatron_args import parse_megatron_args
@@ -17,123 +18,7 @@ from pipette_opt.read.megatron_options import option_values
 
 WHOLE = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 8 --vocab-size 64"
 
-FULL, SELECTIVE = "--recompute-granularity full", "--recompute-granularity selective"
-
-GRAPHS, ALL_TO_ALL = "--cuda-graph-impl transformer_engine", "--moe-token-dispatcher-type alltoall"
-DROPPING = "--moe-pad-expert-input-to-capacity --moe-expert-capacity-factor 1"
-
-EDGES = (
-    ("--bf16 --fp16", "--bf16"),
-    (
-        "--num-layers-per-virtual-pipeline-stage 2 --num-virtual-stages-per-pipeline-rank 2",
-        "--num-layers-per-virtual-pipeline-stage 2",
-    ),
-    (
-        "--pipeline-model-parallel-layout Et|tL --num-virtual-stages-per-pipeline-rank 2",
-        "--pipeline-model-parallel-layout Et|tL",
-    ),
-    (
-        "--num-layers-per-virtual-pipeline-stage 2 --decoder-first-pipeline-num-layers 3",
-        "--num-virtual-stages-per-pipeline-rank 2 --decoder-first-pipeline-num-layers 3",
-    ),
-    ("--recompute-activations --recompute-method uniform", f"{FULL} --recompute-method uniform"),
-    (f"{SELECTIVE} --recompute-num-layers 1", f"{FULL} --recompute-num-layers 1"),
-    (f"{FULL} --recompute-method block", f"{FULL} --recompute-method block --recompute-num-layers 2"),
-    (f"{FULL} --moe-layer-recompute", f"{SELECTIVE} --moe-layer-recompute"),
-    ("--use-precision-aware-optimizer", "--use-precision-aware-optimizer --use-megatron-fsdp"),
-    (
-        "--use-precision-aware-optimizer --use-distributed-optimizer --optimizer muon",
-        "--use-precision-aware-optimizer --use-distributed-optimizer",
-    ),
-    (
-        "--bf16 --accumulate-allreduce-grads-in-fp32 --main-grads-dtype bf16",
-        "--fp16 --accumulate-allreduce-grads-in-fp32 --main-grads-dtype bf16",
-    ),
-    (
-        "--overlap-param-gather --overlap-grad-reduce",
-        "--overlap-param-gather --overlap-grad-reduce --use-megatron-fsdp",
-    ),
-    (
-        "--overlap-param-gather --use-distributed-optimizer",
-        "--overlap-param-gather --use-distributed-optimizer --overlap-grad-reduce",
-    ),
-    (
-        "--use-torch-fsdp2 --pipeline-model-parallel-size 2",
-        "--use-torch-fsdp2 --pipeline-model-parallel-size 1",
-    ),
-    ("--use-torch-fsdp2 --expert-model-parallel-size 2", "--use-torch-fsdp2 --expert-model-parallel-size 1"),
-    ("--use-torch-fsdp2 --use-distributed-optimizer", "--use-torch-fsdp2"),
-    ("--use-torch-fsdp2 --fp16", "--use-torch-fsdp2 --bf16"),
-    ("--fp8-format hybrid --fp4-format e2m1", "--fp8-format hybrid"),
-    (
-        f"{WHOLE} --tp-comm-overlap --sequence-parallel",
-        f"{WHOLE} --tp-comm-overlap --sequence-parallel --tensor-model-parallel-size 2",
-    ),
-    ("--delay-wgrad-compute", "--delay-wgrad-compute --overlap-moe-expert-parallel-comm"),
-    (f"{WHOLE} --overlap-moe-expert-parallel-comm", f"{WHOLE} --overlap-moe-expert-parallel-comm --num-experts 4"),
-    (
-        "--overlap-moe-expert-parallel-comm --moe-shared-expert-overlap",
-        "--overlap-moe-expert-parallel-comm",
-    ),
-    ("--context-parallel-size 4 --cp-comm-type a2a+p2p", "--context-parallel-size 4 --cp-comm-type a2a p2p"),
-    (
-        "--context-parallel-size 8 --hierarchical-context-parallel-sizes 2 2",
-        "--context-parallel-size 4 --hierarchical-context-parallel-sizes 2 2",
-    ),
-    (
-        f"{WHOLE} --defer-embedding-wgrad-compute",
-        f"{WHOLE} --defer-embedding-wgrad-compute --pipeline-model-parallel-size 2",
-    ),
-    (
-        "--defer-embedding-wgrad-compute --no-gradient-accumulation-fusion",
-        "--no-gradient-accumulation-fusion",
-    ),
-    (
-        "--moe-shared-expert-overlap --moe-shared-expert-intermediate-size 8",
-        "--moe-shared-expert-overlap",
-    ),
-    ("--moe-enable-deepep", "--moe-enable-deepep --moe-token-dispatcher-type flex"),
-    (
-        "--moe-enable-deepep --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
-        "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
-    ),
-    (
-        "--moe-pad-expert-input-to-capacity --moe-expert-capacity-factor -1",
-        "--moe-pad-expert-input-to-capacity --moe-expert-capacity-factor 1",
-    ),
-    (
-        "--moe-pad-expert-input-to-capacity --moe-expert-capacity-factor 1 --moe-token-dispatcher-type flex",
-        "--moe-pad-expert-input-to-capacity --moe-expert-capacity-factor 1 --moe-flex-dispatcher-backend deepep",
-    ),
-    ("--swiglu --squared-relu", "--quick-geglu --squared-relu"),
-    ("--no-position-embedding", "--no-position-embedding --use-rotary-position-embeddings"),
-    ("--group-query-attention --multi-latent-attention", "--multi-latent-attention"),
-    ("--enable-cuda-graph --cuda-graph-impl local", "--enable-cuda-graph --cuda-graph-impl none"),
-    ("--enable-cuda-graph --external-cuda-graph", "--external-cuda-graph"),
-    (f"{GRAPHS} --num-experts 8", f"{GRAPHS} --num-experts 8 --cuda-graph-scope attn moe_router"),
-    (
-        f"{GRAPHS} --num-experts 8 --cuda-graph-scope moe",
-        f"{DROPPING} {GRAPHS} --num-experts 8 --cuda-graph-modules moe",
-    ),
-    (f"{WHOLE} {GRAPHS} --cuda-graph-modules moe_router", f"{WHOLE} {GRAPHS} --cuda-graph-modules attn mlp"),
-    (
-        f"--num-experts 8 {GRAPHS} --cuda-graph-modules moe_preprocess",
-        "--num-experts 8 --cuda-graph-impl local --cuda-graph-modules moe_preprocess",
-    ),
-    (
-        f"--num-experts 8 {GRAPHS} --cuda-graph-modules attn moe_router {SELECTIVE} --recompute-modules moe",
-        f"--num-experts 8 {GRAPHS} --cuda-graph-modules attn moe_router {SELECTIVE} --recompute-modules moe_act",
-    ),
-    (
-        f"--num-experts 8 {ALL_TO_ALL} {GRAPHS} --cuda-graph-modules moe_router moe_preprocess "
-        "--moe-expert-capacity-factor 1",
-        f"--num-experts 8 {ALL_TO_ALL} {GRAPHS} --cuda-graph-modules moe_router moe_preprocess",
-    ),
-    ("--fine-grained-activation-offloading", "--offload-modules core_attn"),
-    ("--use-torch-fsdp2 --use-megatron-fsdp", "--use-torch-fsdp2"),
-    ("--transformer-impl local --fp8-format hybrid", "--transformer-impl local"),
-    ("--transformer-impl local --fp4-format e2m1", "--fp4-format e2m1"),
-)
+EDGES = table(__file__, "EDGES")
 """For each rule, in their order: options that break it, and options just beside them that do not."""
 
 

@@ -79,31 +79,6 @@ def test_yarn_is_not_rope() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("--position-embedding-type mrope", "mrope is not supported: positions of images and video"),
-        ("--position-embedding-type relative", "relative is not supported: positions of encoder-decoder models"),
-        (
-            "--position-embedding-type alibi",
-            "must be learned_absolute or rope or yarn or none or mrope or relative, got 'alibi'",
-        ),
-        ("--no-position-embedding", "--no-position-embedding is refused by Megatron"),
-        ("--swiglu --squared-relu", "--swiglu contradicts --squared-relu and --quick-geglu"),
-        ("--position-embedding-type rope --rotary-base 1e6", "--rotary-base must be a"),
-        ("--norm-epsilon small", "--norm-epsilon must be a number, got 'small'"),
-        ("--window-size 127", "--window-size must be two whole numbers such as 4095,0, got '127'"),
-        ("--window-size 127,0 --window-attn-skip-freq [1,0]", "0 or 1 for each of the 8 layers, got 2 numbers"),
-        ("--position-embedding-type rope --no-rope-freq 3", "no_rope_freq=3 must divide num_layers=8"),
-        ("--softmax-type sparse", "--softmax-type must be vanilla or off-by-one or learnable"),
-    ],
-)
-def test_wrong_options_of_the_model(text: str, message: str) -> None:
-    """Positions that the numbers do not know are no rotary ones; wrong values are named."""
-    with pytest.raises(InputError, match=message):
-        model(text)
-
-
-@pytest.mark.parametrize(
     ("text", "value"),
     [
         ("4", 4),

@@ -1,7 +1,6 @@
 """Further families of Hugging Face's ``config.json``, and files that other programs wrote."""
 
 import contextlib
-import json
 import logging
 import os
 from dataclasses import replace
@@ -10,83 +9,16 @@ from typing import Any
 
 import pytest
 from hugging_face_configs import LLAMA_3_8B, QWEN2_7B, QWEN3_8B
+from tables import table
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import ModelSpec, SparseAttention
 
-SIZES: dict[str, dict[str, int]] = {
-    "olmo2": {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32},
-    "olmoe": {"hidden_size": 2048, "intermediate_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16},
-    "qwen2_moe": {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16},
-    "ernie4_5_moe": {
-        "hidden_size": 2560,
-        "intermediate_size": 12288,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 20,
-        "num_key_value_heads": 4,
-        "moe_num_experts": 64,
-        "moe_k": 6,
-        "moe_intermediate_size": 1536,
-        "moe_num_shared_experts": 2,
-        "moe_layer_start_index": 1,
-        "moe_layer_interval": 1,
-    },
-    "glm4": {
-        "hidden_size": 4096,
-        "intermediate_size": 13696,
-        "num_hidden_layers": 40,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 2,
-        "attention_bias": True,
-    },
-    "dots1": {
-        "hidden_size": 4096,
-        "intermediate_size": 10944,
-        "num_hidden_layers": 62,
-        "num_attention_heads": 32,
-        "moe_intermediate_size": 1408,
-        "n_routed_experts": 128,
-        "n_shared_experts": 2,
-        "num_experts_per_tok": 6,
-        "first_k_dense_replace": 1,
-    },
-    "glm4_moe_lite": {
-        "hidden_size": 2048,
-        "intermediate_size": 10240,
-        "num_hidden_layers": 47,
-        "num_attention_heads": 20,
-        "moe_intermediate_size": 1536,
-        "n_routed_experts": 64,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 4,
-        "first_k_dense_replace": 1,
-        "q_lora_rank": 768,
-        "kv_lora_rank": 512,
-        "qk_nope_head_dim": 192,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 256,
-    },
-}
-VOCABULARY = {
-    "olmo2": 100352,
-    "olmoe": 50304,
-    "qwen2_moe": 151936,
-    "ernie4_5_moe": 103424,
-    "glm4": 151552,
-    "dots1": 152064,
-    "glm4_moe_lite": 154880,
-}
-PUBLISHED = {
-    "olmo2": 7.30e9,
-    "olmoe": 6.92e9,
-    "qwen2_moe": 14.3e9,
-    "ernie4_5_moe": 21.8e9,
-    "glm4": 9.4e9,
-    "dots1": 142.8e9,
-    "glm4_moe_lite": 29.9e9,
-}
+SIZES: dict[str, dict[str, int]] = table(__file__, "SIZES")
+VOCABULARY = table(__file__, "VOCABULARY")
+PUBLISHED = table(__file__, "PUBLISHED")
 """Parameters as the models' pages say them: OLMo 2 7B, OLMoE, Qwen1.5-MoE-A2.7B, ERNIE-4.5-21B-A3B, GLM-4-9B-0414,
 dots.llm1, GLM-4.7-Flash without multi-token prediction."""
 
@@ -268,26 +200,6 @@ def test_stored_formats_and_kernels_say_nothing(caplog: pytest.LogCaptureFixture
     """Without a warning, as they are known."""
     assert read(LLAMA_3_8B | config) == read(LLAMA_3_8B)
     assert not caplog.text
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ({}, "config.json: the field model_type is missing; it must be one of .*llama"),
-        ({"zero_optimization": {"stage": 3}}, "model_type is missing.* It looks like a settings file of DeepSpeed"),
-        ({"weight_map": {}, "metadata": {}}, "It looks like an index of safetensors"),
-        ({"tokenizer_class": "LlamaTokenizer"}, "It looks like a tokenizer's settings"),
-        ({"dim": 4096, "n_layers": 32, "n_heads": 32}, r"It looks like Meta's params.json"),
-        ({"peft_type": "LORA", "r": 8}, r"It looks like a LoRA adapter"),
-        ({"_from_model_config": True, "temperature": 0.6}, r"It looks like settings of generation"),
-    ],
-)
-def test_files_of_other_programs(tmp_path: Path, content: dict[str, Any], problem: str) -> None:
-    """The error says what the file looks like."""
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=problem):
-        read_model(path)
 
 
 CONFIGS = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "cases" / "configs"

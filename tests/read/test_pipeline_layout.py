@@ -21,26 +21,6 @@ def test_layouts(layout: str, num_stages: int, expected: tuple[tuple[int, ...], 
     assert layers_of_layout(layout, 8, 0, num_stages, "here") == expected
 
 
-@pytest.mark.parametrize(
-    ("layout", "message"),
-    [
-        ("Ettxt|ttttL", "must consist of E, t, m, L and |, got .x."),
-        ("Etttt|tttt|L", "has 3 parts, which must be a multiple of the 2 pipeline stages"),
-        ("tttt|ttttL", "must have a single E"),
-        ("Etttt|tttt", "a single L, at the end"),
-        ("Etttt|ttttt|tEt|tL", "a single E"),
-        ("Etttt|tttL", "holds 7 layers, but the model has 8"),
-        ("Etttt|ttttmL", r"holds 1 prediction depths .m., but --mtp-num-layers is 0"),
-        ("Etttt|mttttL", r"must have all multi-token prediction layers .m. directly before L"),
-        ("Ettttm|ttttmL", r"must have all multi-token prediction layers .m. directly before L"),
-    ],
-)
-def test_wrong_layouts(layout: str, message: str) -> None:
-    """Each names the option and the layout."""
-    with pytest.raises(InputError, match=f"^here: --pipeline-model-parallel-layout .*{message}"):
-        layers_of_layout(layout, 8, 0, 2, "here")
-
-
 def test_layouts_with_further_heads() -> None:
     """All in the last part, as many as the model has."""
     assert layers_of_layout("Et|(tt|)*3tm*2L", 8, 2, 5, "here") == ((1, 2, 2, 2, 1),)

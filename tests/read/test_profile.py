@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from pipette_opt.base.errors import InputError
 from pipette_opt.read.profile import COLUMNS, read_profile
 from pipette_opt.specs import ProfileKey
 
@@ -27,26 +26,6 @@ def test_rows_by_size(tmp_path: Path) -> None:
     key = ProfileKey(gpu="a100-80gb", tensor_model_parallel_size=8, micro_batch_size=1, seq_length=4096)
     assert profile.layers[key] == (0.002, 0.004)
     assert len(profile.layers) == 2
-
-
-@pytest.mark.parametrize(
-    ("lines", "named"),
-    [
-        ((HEADER,), "no rows"),
-        (("gpu,forward_s", "a,1"), "tensor_model_parallel_size"),
-        ((HEADER, "a,8,1,4096,0.1,-1"), "line 2: backward_s must be seconds > 0, got '-1'"),
-        ((HEADER, "a,8,1,4096,fast,1"), "forward_s"),
-        ((HEADER, "a,8,1.5,4096,1,1"), "micro_batch_size must be a whole number >= 1, got '1.5'"),
-        ((HEADER, "a,8,1,4096,1,1", "A,8,1,4096,2,2"), "line 3: repeats"),
-        ((HEADER, "a,8,1"), "seq_length"),
-        (("",), "needs the columns"),
-    ],
-)
-def test_bad_profiles_name_line_and_column(tmp_path: Path, lines: tuple[str, ...], named: str) -> None:
-    """What is wrong, and where."""
-    with pytest.raises(InputError, match=r"layers\.csv") as error:
-        read_profile(written(tmp_path, *lines))
-    assert named in str(error.value)
 
 
 def test_columns_that_nobody_reads_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -199,91 +199,27 @@ def test_a_gpu_without_a_usual_host_needs_nics(tmp_path: Path) -> None:
         read_cluster(tmp_path / "c.yaml")
 
 
-WRONG_YAML = [
-    ("name: three", "nam: three", r"unknown field 'nam'. Did you mean name"),
-    ("latency_us: 12", "latency_us: -1", r"inter_node: latency_us must be a number >= 0, got -1"),
-    ("latency_us: 12", "latency_us: .nan", r"latency_us must be a number >= 0, got nan"),
-    ("name: three", "name: three\ngpus_per_block: 0", r"gpus_per_block must be a whole number >= 1, got 0"),
-    ("gpus_per_node: 8", "gpus_per_node: 0", r"nodes\[0\]: gpus_per_node must be a whole number >= 1, got 0"),
-    ("gpus_per_node: 8", "gpus_per_nod: 8", r"unknown field 'gpus_per_nod'. Did you mean gpus_per_node"),
-    ("gpu: a100-80gb, ", "", r"nodes\[0\]: the field gpu is missing"),
-    ("a100-80gb", "a100-81gb", r"no such GPU with 81 GB is known; known: a100-40gb"),
-    ("gpu[01-02]", "gpu[01-02", r"unmatched bracket"),
-    ("gpu[01-02]", "gpu[02-01]", r"the range 02-01 runs backwards"),
-    ("[big]", "[gpu02]", r"nodes: host 'gpu02' is listed 2 times"),
-    (
-        "  nics_per_node: 4",
-        "  nics_per_node: 4\n  nics: 8x400",
-        r"give nics, such as 8x400, or nics_per_node, not",
-    ),
-    ("  nics_per_node: 4", "  nics: eight", r"inter_node, nics: must be NICs x Gbit/s, such as 8x400 .* got 'eight'"),
-    ("gpu: a100-80gb", "gpu: 80gb", r"may be a100-80gb or a800-80gb or h100-80gb"),
-    ("file: links.csv", "file: nowhere.csv", r"nowhere.csv: the file does not exist"),
-    (
-        "  latency_us: 12\n",
-        "  latency_us: 12\n  latency_us: 13\n",
-        r"line 8: is not valid YAML: 'latency_us' is given twice",
-    ),
-    ("intra_node: {", "intra_node: {{", r"line \d+: is not valid YAML"),
-    ("concurrent_flows: 1}", "concurrent_flows: 1}\n    - {file: links.csv, concurrent_flows: 1}", r"2 entries with"),
-    ("  node_bandwidth_gb_per_s: 90", "  bandwidth_gb_per_s: 90", r"not both"),
-    ("node_bandwidth_gb_per_s: 90", "node_bandwidth_gb_per_s: fast", r"must be a number > 0, got 'fast'"),
+HUGE_VALUES = [
     ("node_bandwidth_gb_per_s: 90", f"node_bandwidth_gb_per_s: 1{'0' * 400}", r"must be a number > 0, got 10000"),
     ("node_bandwidth_gb_per_s: 90", f"node_bandwidth_gb_per_s: 1{'0' * 5000}", r"has a value that cannot be read"),
-    (
-        "gpus_per_node: 8",
-        "gpus_per_node: 8, price_per_gpu_hour: 1.0e+308",
-        r"nodes\[0\], price_per_gpu_hour: .* at most 1e\+06",
-    ),
-    (
-        "node_bandwidth_gb_per_s: 90",
-        "node_bandwidth_gb_per_s: 1.0e-300",
-        r"must be between 1e-09 and 1e\+15, got 1e-300",
-    ),
-    ("latency_us: 12", "latency_us: 1.0e+300", r"latency_us must be at most"),
-    ("gpus_per_node: 8", "gpus_per_node: 8, speed: 1.0e-300", r"nodes\[0\], speed: .* at least 0.01"),
-    ("gpus_per_node: 8", f"gpus_per_node: 1{'0' * 12}", r"nodes\[0\]: gpus_per_node must be at most 1024, got 1000"),
-    ("file: links.csv", 'file: "a\\0b"', r"a control character in"),
     ("name: three", f"name: {'[' * 5000}", r"too deep to be read|nesting depth"),
 ]
 
 
 @pytest.mark.search
-@pytest.mark.parametrize(("old", "new", "message"), WRONG_YAML, ids=[new[:30] for _, new, _ in WRONG_YAML])
-def test_wrong_cluster_files(folder: Path, old: str, new: str, message: str) -> None:
-    """Each mistake gives one message that names the place."""
+@pytest.mark.parametrize(("old", "new", "message"), HUGE_VALUES, ids=["huge", "thousands of digits", "deep"])
+def test_huge_values_of_cluster_files(folder: Path, old: str, new: str, message: str) -> None:
+    """What Python's own readers do not survive is an error of the file, too."""
     assert old in GOOD
     (folder / "c.yaml").write_text(GOOD.replace(old, new, 1))
     with pytest.raises(InputError, match=message):
         read_cluster(folder / "c.yaml")
 
 
-WRONG_CSV = [
-    ("20,10.5", "nan,10.5", r"row gpu01, column gpu02: must be a bandwidth in GB/s or empty, got 'nan'"),
-    ("20,10.5", "-3,10.5", r"row gpu01, column gpu02: must be > 0 .* got '-3'"),
-    ("20,10.5", "0,10.5", r"row gpu01, column gpu02: must be > 0"),
-    ("20,10.5", "inf,10.5", r"must be a bandwidth in GB/s or empty, got 'inf'"),
-    ("20,10.5", "fast,10.5", r"must be a bandwidth in GB/s or empty, got 'fast'"),
-    ("gpu01,,20", "gpu01,5,20", r"the diagonal is no link"),
-    ("big,9,8,\n", "", r"must be square: 3 hosts in the first row, 2 rows"),
-    ("big,9,8,\n", "big,9\n", r"row big has 1 values, the first row names 3"),
-    ("gpu02,21", "gpu03,21", r"row 'gpu03' where 'gpu02' is due"),
-    (",gpu01,gpu02,big", ",gpu01,gpu01,big", r"names host 'gpu01' 2 times"),
-    ("big", "huge", r"host 'huge' is not among the nodes"),
-    (LINKS, "", r"is empty"),
-    ("20,10.5", "1e300,10.5", r"must be in GB/s, from 1e-06 to 1e\+06, got '1e300'"),
-    ("20,10.5", "1e-300,10.5", r"must be in GB/s"),
-    ("20,10.5", f"{'1' * 200_000},10.5", r"links.csv: is not valid CSV"),
-    (LINKS, LINKS.replace(",", ";"), r"host names after a first cell of any content, commas between"),
-]
-
-
-@pytest.mark.parametrize(("old", "new", "message"), WRONG_CSV, ids=[message[:30] for _, _, message in WRONG_CSV])
-def test_wrong_matrices(folder: Path, old: str, new: str, message: str) -> None:
-    """Each mistake gives one message that names file, row and column."""
-    assert old in LINKS
-    (folder / "links.csv").write_text(LINKS.replace(old, new))
-    with pytest.raises(InputError, match=message):
+def test_a_cell_of_many_digits(folder: Path) -> None:
+    """Python's own reader does not survive it."""
+    (folder / "links.csv").write_text(LINKS.replace("20,10.5", f"{'1' * 200_000},10.5"))
+    with pytest.raises(InputError, match=r"links.csv: is not valid CSV"):
         read_cluster(folder / "c.yaml")
 
 
@@ -293,9 +229,8 @@ def test_wrong_matrices(folder: Path, old: str, new: str, message: str) -> None:
         ("[" * 200_000, "too deep to be read"),
         ('{"gpus": ["a", "b"], "bandwidth": [[0, 1' + "0" * 400 + "], [1, 0]]}", "from a to b must be a number > 0"),
         ('{"gpus": ["a", "b"], "bandwidth": [[0, 1' + "0" * 5000 + "], [1, 0]]}", "is not valid JSON: Exceeds"),
-        ('{"gpus": ["a", "b"], "bandwidth": [[0, 1e30], [1, 0]]}', "from a to b must be in MB/s, got 1e"),
     ],
-    ids=["deep", "huge", "thousands of digits", "no rate"],
+    ids=["deep", "huge", "thousands of digits"],
 )
 def test_wrong_json_matrices(tmp_path: Path, text: str, message: str) -> None:
     """What Python's own readers do not survive is an error of the file, too."""

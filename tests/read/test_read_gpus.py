@@ -4,6 +4,7 @@ import pickle
 from dataclasses import replace
 
 import pytest
+from tables import table
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
@@ -21,41 +22,7 @@ from pipette_opt.read.gpus import (
     recognise_gpu,
 )
 
-REQUIRED = [
-    "v100-16gb",
-    "v100-32gb",
-    "a100-40gb",
-    "a100-80gb",
-    "a10g",
-    "l4",
-    "t4",
-    "h100-80gb",
-    "h200-141gb",
-    "gh200-96gb",
-    "gh200-144gb",
-    "b200",
-    "gb200",
-    "b300",
-    "gb300",
-    "vr200",
-    "r100",
-    "mi300x",
-    "mi350x",
-    "mi355x",
-    "a800-40gb",
-    "a800-80gb",
-    "a800-pcie-80gb",
-    "h800-80gb",
-    "h20-96gb",
-    "h20-141gb",
-    "l20",
-    "mi250x",
-    "mi300a",
-    "mi325x",
-    "gb10",
-    "h200-nvl",
-    "rtx-4090-48gb",
-]
+REQUIRED = table(__file__, "REQUIRED")
 
 
 def test_the_catalogue_is_complete_and_sourced() -> None:
@@ -100,91 +67,13 @@ def test_figures_by_hand(name: str, nominal_gb: float, bf16_tflops: float) -> No
     assert 0.98 * nominal_gb * GIB < gpu.memory_bytes <= nominal_gb * GIB
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("H100", "h100-80gb"),
-        ("h100-sxm", "h100-80gb"),
-        ("H100 SXM5 80GB", "h100-80gb"),
-        ("h100_80gb", "h100-80gb"),
-        ("NVIDIA H100 80GB HBM3", "h100-80gb"),
-        ("H100 PCIe", "h100-pcie"),
-        ("NVIDIA H100 NVL", "h100-nvl"),
-        ("a100-sxm4-80gb", "a100-80gb"),
-        ("A100 80 GB", "a100-80gb"),
-        ("a100-40", "a100-40gb"),
-        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
-        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"),
-        ("h200", "h200-141gb"),
-        ("GH200", "gh200-96gb"),
-        ("B200", "b200"),
-        ("b300 sxm6", "b300"),
-        ("GB200", "gb200"),
-        ("GB300", "gb300"),
-        ("Vera Rubin NVL72", "vr200"),
-        ("VR200 NVL144", "vr200"),
-        ("NVIDIA R100", "r100"),
-        ("L40S", "l40s"),
-        ("NVIDIA L40", "l40"),
-        ("A40", "a40"),
-        ("RTX A6000", "rtx-a6000"),
-        ("rtx4090", "rtx-4090"),
-        ("NVIDIA GeForce RTX 3090", "rtx-3090"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
-        ("Tesla V100-SXM2-32GB", "v100-32gb"),
-        ("a800", "a800-80gb"),
-        ("NVIDIA A800-SXM4-80GB", "a800-80gb"),
-        ("NVIDIA A800 80GB PCIe", "a800-pcie-80gb"),
-        ("h800", "h800-80gb"),
-        ("h20", "h20-96gb"),
-        ("NVIDIA H20-3e", "h20-141gb"),
-        ("H20 141G", "h20-141gb"),
-        ("L20", "l20"),
-        ("MI250X", "mi250x"),
-        ("AMD Instinct MI325X", "mi325x"),
-        ("NVIDIA GB10", "gb10"),
-        ("DGX Spark", "gb10"),
-        ("RTX 4090 48G", "rtx-4090-48gb"),
-        ("RTX 4090-48", "rtx-4090-48gb"),
-        ("3090 24GB", "rtx-3090"),
-        ("4090 24GB", "rtx-4090"),
-        ("RTX 4090 24GB", "rtx-4090"),
-        ("NVIDIA H200 NVL", "h200-nvl"),
-        ("MI300X 192GB", "mi300x"),
-        ("L40S 48GB", "l40s"),
-        ("B300 288GB", "b300"),
-        ("GH200 480GB", "gh200-96gb"),
-        ("GH200 144G", "gh200-144gb"),
-        ("GH200 NVL2", "gh200-144gb"),
-        ("Tesla V100-PCIE-16GB", "v100-pcie-16gb"),
-        ("L40S PCIe", "l40s"),
-        ("DGX A100 80GB", "a100-80gb"),
-        ("HGX H200", "h200-141gb"),
-    ],
-)
+@pytest.mark.parametrize(("name", "expected"), table(__file__, "names_as_people_write_them"))
 def test_names_as_people_write_them(name: str, expected: str) -> None:
     """Case, separators, form factors and the vendor's name do not matter."""
     assert read_gpu(name).name == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("80gb", "may be a100-80gb or a800-80gb or h100-80gb or .*; write one of these names"),
-        ("pcie", "may be .*h100-pcie.*; write one of these names"),
-        ("a100-81gb", r"no such GPU with 81 GB is known; known: a100-40gb \(40 GB\), a100-80gb \(80 GB\)"),
-        ("RTX 4090 32GB", r"no such GPU with 32 GB is known; known: rtx-4090 \(24 GB\), rtx-4090-48gb \(48 GB\)"),
-        ("H100 96GB", r"no such GPU with 96 GB is known; known: h100-80gb \(80 GB\), .*h100-nvl \(94 GB\)"),
-        ("MI250X 128GB", r"known: mi250x \(64 GB\). mi250x: a GPU is one of the two dies \(GCD\) of a card"),
-        ("H200 PCIe", r"unknown GPU 'H200 PCIe'. Did you mean h200-141gb or h200-nvl"),
-        ("h10", r"Did you mean h100-80gb or h100-pcie or h100-nvl\?"),
-        ("l30", r"Did you mean l40 or l40s or l20\?"),
-        ("mi400x", r"Did you mean mi355x or mi350x or mi325x\?"),
-        ("rtx 4080", "Did you mean rtx-4090 or"),
-        ("gaudi2", r"unknown GPU 'gaudi2'. Known"),
-        ("NVIDIA", "unknown GPU 'NVIDIA'.*Known: v100-16gb"),
-    ],
-)
+@pytest.mark.parametrize(("name", "message"), table(__file__, "names_that_leave_it_open_are_refused_with_the_choices"))
 def test_names_that_leave_it_open_are_refused_with_the_choices(name: str, message: str) -> None:
     """No family is guessed; an unknown name gives the nearest."""
     with pytest.raises(InputError, match=message):
@@ -236,30 +125,7 @@ def test_usual_hosts_say_their_source() -> None:
     assert all(len(host.source) > 20 for host in hosts.values() if host is not None)
 
 
-@pytest.mark.parametrize(
-    ("device", "expected"),
-    [
-        ("NVIDIA H100 80GB HBM3", "h100-80gb"),
-        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
-        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
-        ("Tesla V100-SXM2-16GB", "v100-16gb"),
-        ("Tesla V100-SXM2-32GB", "v100-32gb"),
-        ("NVIDIA A10G", "a10g"),
-        ("NVIDIA L4", "l4"),
-        ("Tesla T4", "t4"),
-        ("NVIDIA H200", "h200-141gb"),
-        ("NVIDIA GH200 480GB", "gh200-96gb"),
-        ("NVIDIA GH200 144G HBM3e", "gh200-144gb"),
-        ("NVIDIA B200", "b200"),
-        ("NVIDIA GB200", "gb200"),
-        ("NVIDIA B300 SXM6 AC", "b300"),
-        ("NVIDIA GB300", "gb300"),
-        ("NVIDIA L40S", "l40s"),
-        ("NVIDIA A40", "a40"),
-        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
-        ("NVIDIA H100 PCIe", "h100-pcie"),
-    ],
-)
+@pytest.mark.parametrize(("device", "expected"), table(__file__, "device_names"))
 def test_device_names(device: str, expected: str) -> None:
     """What the driver calls a GPU leads to its entry."""
     entry = recognise_gpu(device)

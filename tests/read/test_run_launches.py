@@ -2,9 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
-from pipette_opt.base.errors import InputError
 from pipette_opt.read.runs import MeasuredRun, read_runs, unused_columns
 
 QWEN = "--expert-model-parallel-size 16 --micro-batch-size 1 --global-batch-size 256 --seq-length 4096 --bf16"
@@ -56,25 +53,3 @@ def test_a_file_beside_the_table(tmp_path: Path) -> None:
     run = read(tmp_path, args="train.args", model="", vocab="1024")
     assert run.spec is not None
     assert (run.spec.num_layers, run.spec.vocab_size, run.dp) == (4, 1024, 64)
-
-
-@pytest.mark.parametrize(
-    ("cells", "problem"),
-    [
-        ({"gbs": "128"}, "gbs is '128', but args have --global-batch-size 256; give it once"),
-        ({"precision": "fp16"}, "precision is 'fp16', but args have bf16; give it once"),
-        ({"tp": "3"}, "tensor x context x pipeline = 3 must divide the 64 GPUs"),
-        ({"dp": "8"}, "tp * cp * pp * dp = 1 * 1 * 1 * 8 = 8 must be num_gpus = 64"),
-        ({"model": "no such model"}, "needs a model: column model (a preset or a config)"),
-        ({"args": SHAPE, "model": ""}, "needs a vocabulary: column vocab, or --vocab-size in args"),
-        ({"args": f"{SHAPE} --vocab-size 1024"}, "model qwen3-30b-a3b has num_layers=48, but args have 4"),
-        ({"args": "--no-such-option 3"}, "hold no option of Megatron-LM"),
-        ({"args": "tensor 8"}, "must hold options such as --tensor-model-parallel-size 8"),
-    ],
-)
-def test_contradictions_are_refused(tmp_path: Path, cells: dict[str, str], problem: str) -> None:
-    """File and line, both values, and what would be right."""
-    with pytest.raises(InputError) as found:
-        read(tmp_path, **cells)
-    assert "runs.csv, line 2" in found.value.where
-    assert problem in found.value.problem

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tables import table
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.megatron_args import model_of_arguments, read_megatron_args
@@ -65,65 +66,13 @@ def test_a_recipe_of_2026() -> None:
     assert read_model(RECIPE).num_layers == 48
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("ARGS:\n  tensor_model_parallel_size: 8\n   micro_batch_size: 1\n", ", line 3: is not valid YAML"),
-        ("ARGS:\n", ": has no option under ARGS or MODEL_ARGS"),
-        (
-            "ARGS:\n  micro-batch-size=4: 2\n  3: 4\n",
-            "'micro-batch-size=4', which is no .* Also: line 3: ARGS has 3, which is",
-        ),
-        ("ARGS: 3\n", ", line 1: ARGS must be a map of options"),
-        (
-            "ARGS:\n  tensor_model_parallel_size: 8\n  tensor-model-parallel-size: 4\n",
-            ", line 3: sets --tensor-model-parallel-size again, after tensor_model_parallel_size",
-        ),
-        (
-            "ARGS:\n  micro_batch_size: {a: 1}\n  seq_length: [[1]]\n",
-            "ARGS.micro_batch_size must be .* Also: .*seq_len",
-        ),
-        ("ARGS:\n  micro_batch_size: eight\n  lora_rank: 8\n", "must be a whole number .* Also: sets --lora-rank 8"),
-        ("ARGS:\n  bf16: true\n", "has no option that sizes a job"),
-        (
-            "ARGS:\n  micro_batch_size: 1\nactor_rollout_ref:\n  actor: 1\n",
-            r", line 1: is YAML with settings of verl \(actor_rollout_ref\) and of Megatron-LM \(ARGS\)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "problem"), table(__file__, "recipes_that_are_wrong"))
 def test_recipes_that_are_wrong(text: str, problem: str, tmp_path: Path) -> None:
     """One message with the line; all errors at once."""
     assert re.search(problem, refusal(tmp_path, "m.yaml", text))
 
 
-@pytest.mark.parametrize(
-    ("name", "framework", "text"),
-    [
-        ("a.toml", "torchtitan", "[parallelism]\ntensor_parallel_degree = 8\n"),
-        ("a", "torchtitan", "# job\n[training]\nlocal_batch_size = 8\n[parallelism]\npipeline_parallel_degree = 1\n"),
-        ("a", "torchtitan", "tensor_parallel_degree = 8\n"),
-        ("a.yaml", "axolotl", "base_model: m\nadapter: lora\n"),
-        ("a.yaml", "LLaMA-Factory", "finetuning_type: full\nper_device_train_batch_size: 1\n"),
-        ("a.yaml", "torchtune", "model:\n  _component_: torchtune.models.m\nbatch_size: 2\n"),
-        ("a.yaml", "accelerate", "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n"),
-        ("a.json", "DeepSpeed", '{"zero_optimization": {"stage": 3}}'),
-        ("a", "DeepSpeed", '{\n "train_micro_batch_size_per_gpu": 4\n}'),
-        ("a.yaml", "verl", "actor_rollout_ref:\n  actor:\n    strategy: fsdp\n"),
-        ("a.yaml", "NeMo-RL", "grpo:\n  a: 1\npolicy:\n  b: 2\n"),
-        ("a.yaml", "Primus", "work_group: ${TEAM:a}\nmodules:\n  pre_trainer:\n    framework: megatron\n"),
-        ("a.yaml", "Primus", "modules:\n  pre_trainer:\n    overrides:\n      tensor_parallel_degree: 2\n"),
-        ("a.yaml", "nanotron", "parallelism:\n  tp: 2\ntokens:\n  batch_accumulation_per_replica: 4\n"),
-        ("a.yml", "GPT-NeoX", '{\n  "pipe-parallel-size": 2,  # stages\n}\n'),
-        ("a.yaml", "Megatron-Bridge", "model:\n  num_layers: 3\ntrain:\n  micro_batch_size: 1\n"),
-        ("a.yaml", "NeMo", "exp_manager:\n  name: x\ntrainer:\n  devices: 8\n"),
-        ("a.yaml", "Levanter", "trainer:\n  per_device_parallelism: 4\nmodel:\n  type: llama\n"),
-        ("a.yaml", "ms-swift", "train_type: lora\n"),
-        ("a.py", "NeMo-Run", "import nemo_run as run\nfrom nemo.collections import llm\n"),
-        ("a", "TRL", "from trl import SFTConfig\nSFTConfig(per_device_train_batch_size=4)\n"),
-        ("a", "Unsloth", "#!/usr/bin/env -S python3 -u\nfrom unsloth import FastLanguageModel\n"),
-        ("a.py", "Megatron-Bridge", "from megatron.bridge.recipes import r\nr().model.seq_length = 4\n"),
-    ],
-)
+@pytest.mark.parametrize(("name", "framework", "text"), table(__file__, "files_of_other_frameworks"))
 def test_files_of_other_frameworks(name: str, framework: str, text: str, tmp_path: Path) -> None:
     """They were read as bash, whose errors advised to run them."""
     problem = refusal(tmp_path, name, text)
@@ -148,26 +97,7 @@ def test_the_literals_of_a_program(tmp_path: Path) -> None:
     assert "Not translated: gradient_accumulation_steps=8." in problem
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "problem"),
-    [
-        ("a.toml", "[parallelism\ntensor_parallel_degree = 8\n", "is not valid TOML"),
-        ("a.json", '{"zero_optimization": {', "is not valid JSON"),
-        ("a.py", "import torch\ndef f(:\n", ", line 2: is not valid Python"),
-        ("a.py", "import torch\n", "is a program in Python, not its launch; give the command"),
-        ("a.toml", "[model]\nmicro_batch_size = 2\n", 'is TOML with settings of no framework .*"--micro-batch-size 2"'),
-        ("a.yaml", "nodes:\n  - {hosts: a}\n", "is YAML, not a launch. It looks like a cluster file"),
-        ("a.yaml", "base_model: m\nfinetuning_type: lora\n", "settings of LLaMA-Factory .* and of axolotl"),
-        (
-            "a.yaml",
-            "pre_trainer:\n  recompute_granularity: full\n  recompute_num_layers: 0\n",
-            "Not translated: pre_trainer.recompute_num_layers=0",
-        ),
-        ("a.yaml", "a: 1\n", "is YAML with settings of no framework that is known here"),
-        ("a.log", "step:1 - global_seqlen/mean:3\n", "is no launch. It looks like a log of verl"),
-        ("a.md", "Some words, and no more.\n[a](b\n", "is no launch"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "problem"), table(__file__, "other_texts"))
 def test_other_texts(name: str, text: str, problem: str, tmp_path: Path) -> None:
     """Each format has one message; only scripts are to be captured."""
     found = refusal(tmp_path, name, text)

@@ -50,25 +50,6 @@ def test_options_name_hosts_or_ranges() -> None:
     assert recorded_speeds(None, "inputs") == {}
 
 
-@pytest.mark.parametrize(
-    ("entries", "said"),
-    [
-        (["n1"], "n1"),
-        (["=0.8"], "hosts and their share"),
-        (["n1=0"], "at least 0.01 and at most 1.2"),
-        (["n1=1.3"], "got '1.3'"),
-        (["n1=fast"], "got 'fast'"),
-        (["n1=nan"], "got 'nan'"),
-        (["n1=0.8", "n[0-1]=0.9"], "two speeds, 0.8 and 0.9"),
-    ],
-)
-def test_what_is_no_speed_is_refused(entries: list[str], said: str) -> None:
-    """With the option's name and the value."""
-    with pytest.raises(InputError, match=said.replace("[", r"\[")) as error:
-        parse_speeds(entries)
-    assert "--speed" in str(error.value)
-
-
 def test_unknown_hosts_are_refused() -> None:
     """With the host that may be meant."""
     with pytest.raises(InputError, match="'n11' is not in cluster test"):

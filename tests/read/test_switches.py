@@ -28,24 +28,6 @@ def test_distances() -> None:
     assert tree.distance("n1", "elsewhere") is None
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("SwitchName=a Nodes=n1\nSwitchName=a Nodes=n2\n", "listed twice"),
-        ("SwitchName=a\n", "lists switches, but no host below them"),
-        ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1\n", "below the leaves 'a' and 'b'"),
-        ("SwitchName=a Nodes=n1\nSwitchName=b Switches=a\nSwitchName=c Switches=a\n", "below 'b' already"),
-        ("SwitchName=a Switches=b\nSwitchName=b Switches=a\n", "is below itself"),
-        ("SwitchName=a Nodes=n[1-\n", "unmatched bracket"),
-        ("SwitchName=a Nodes=n1\nSwitchName=b Node=n2\n", "line 2: unknown field 'node'. Did you mean nodes"),
-    ],
-)
-def test_lists_that_are_no_tree(text: str, message: str) -> None:
-    """Each says what is wrong."""
-    with pytest.raises(InputError, match=message):
-        parse_switches(Log(text), "topology")
-
-
 def test_lines_that_are_no_switches_are_counted() -> None:
     """Comments of topology.conf are known; options of other plugins are not used."""
     log = Log(f"# leaves\nBlockName=b1 Nodes=n[1-2]\n{SCONTROL}")

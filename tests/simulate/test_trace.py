@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from factories import TINY, make_cluster, make_config, make_job
 from pipelines import random_pipeline
 from test_gradients import overlapped
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import P2PMode
 from pipette_opt.costs.placed import PlacedTimes
+from pipette_opt.parallel import identity_placement
 from pipette_opt.parallel.schedule import Schedule
 from pipette_opt.simulate.estimate import simulate_times
 from pipette_opt.simulate.orders import named_schedule
@@ -104,36 +106,8 @@ def test_rows_have_names() -> None:
 
 def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
     """The user is told which file."""
-    from test_gradients import GPU
-
-    from pipette_opt.parallel import ParallelConfig, identity_placement
-    from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, ModelSpec, NodeSpec, TrainingSpec
-
-    model = ModelSpec(
-        name="small",
-        num_layers=1,
-        hidden_size=64,
-        ffn_hidden_size=64,
-        num_attention_heads=1,
-        num_query_groups=1,
-        kv_channels=64,
-        vocab_size=64,
-        max_position_embeddings=64,
-    )
-    cluster = ClusterSpec(
-        name="one",
-        nodes=(NodeSpec(host="n", gpu=GPU, num_gpus=1),),
-        intra_node_bytes_per_s=1e11,
-        link_matrices=(LinkMatrix(concurrent_flows=1, bytes_per_s=np.ones((1, 1))),),
-    )
-    given = Instance(model=model, cluster=cluster, training=TrainingSpec(global_batch_size=1, seq_length=8))
-    config = ParallelConfig(
-        tensor_model_parallel_size=1,
-        pipeline_model_parallel_size=1,
-        data_parallel_size=1,
-        micro_batch_size=1,
-        layers_per_stage=(1,),
-    )
+    given = make_job(make_cluster(1, gpus=1), replace(TINY, num_layers=1), 1, 8)
+    config = make_config(num_layers=1)
     placement = identity_placement(config, 1, np.arange(1), "tp-cp-ep-dp-pp")
     write_trace(tmp_path / "trace.json", given, config, placement)
     assert (tmp_path / "trace.json").read_text().startswith('{"displayTimeUnit"')

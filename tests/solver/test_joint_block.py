@@ -1,20 +1,15 @@
 """Layers and recomputed layers chosen together: against every split, number of recomputed layers and placement."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from factories import A100_40, LLAMA_8B, make_cluster, make_job, make_links
+from all_placements import every_fitting_s, tight_job
 
-from pipette_opt.base.units import GIB
-from pipette_opt.candidates import RECOMPUTATIONS, SearchSpace, enumerate_candidates
-from pipette_opt.memory.filter import keep_fitting
+from pipette_opt.candidates import RECOMPUTATIONS, SearchSpace
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
-from pipette_opt.prepare import load_predictor
-from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.verify import verify
 
@@ -35,32 +30,14 @@ SPACE = SearchSpace(
 
 @pytest.fixture(scope="module")
 def job() -> Instance:
-    """Two hosts of two GPUs whose memory is too small without recomputation."""
-    small = replace(A100_40, name="a100-20gb", memory_bytes=20 * GIB)
-    values = np.random.default_rng(0).uniform(6.0, 25.0, (2, 2))
-    hosts = make_cluster(2, gpus=2, kinds=(small,), link_matrices=(make_links(values, 2),))
-    return make_job(hosts, replace(LLAMA_8B, num_layers=LAYERS), 24, 4096)
+    """A job whose memory is too small without recomputation."""
+    return tight_job(20, LAYERS)
 
 
 @pytest.fixture(scope="module")
 def every(job: Instance) -> dict[ParallelConfig, float]:
     """The simulator's least time of every split and number of recomputed layers that fits, over all placements."""
-    predictor, found = load_predictor(0.01, job), {}
-    splits = tuple((units, LAYERS - units) for units in range(1, LAYERS))
-    listed = enumerate_candidates(job, replace(SPACE, layers_per_stage=splits))
-    numbers = [
-        replace(one, recompute_num_layers=number)
-        for one in listed
-        for number in (range(1, max(one.layers_per_stage) + 1) if one.recomputation == "block" else (1,))
-    ]
-    for one in keep_fitting(job, numbers, predictor, 0.01).fitting:
-        for block in host_tiles(one.config, 2, job.launcher):
-            grid = block.node_grid(one.config)
-            for hosts in itertools.permutations(range(2), int(np.prod(grid))):
-                placement = tile_placement(one.config, block, np.array(hosts).reshape(grid))
-                seconds = estimate(job, one.config, placement).iteration_time_s
-                found[one.config] = min(seconds, found.get(one.config, np.inf))
-    return found
+    return every_fitting_s(job, SPACE)
 
 
 @pytest.fixture(scope="module")

@@ -71,19 +71,3 @@ def test_an_optimizer_on_the_host() -> None:
     adam, way = (4 + 24 + 2) / HOST_MEMORY_BYTES_PER_S, (4 + 2) / A100_80.host_bytes_per_s
     assert there == pytest.approx(0.75 * here + 0.25 * owned * (adam + way))
     assert beside == pytest.approx(0.75 * here + 0.25 * owned * max(adam, way))
-
-
-@pytest.mark.parametrize(
-    ("fields", "refused"),
-    [
-        ({"offload_modules": ("router",)}, "offload_modules must be some of attn_norm, .*; got router"),
-        ({"offload_modules": ("attn_proj",)}, "attn_proj without core_attn"),
-        ({"offload_modules": ("moe_act",), "cpu_offloading_num_layers": 1}, "cannot be combined with"),
-        ({"cpu_offloading_num_layers": -1}, "cpu_offloading_num_layers must be >= 0"),
-        ({"optimizer_offload_fraction": 1.5}, "optimizer_offload_fraction must be in"),
-    ],
-)
-def test_what_contradicts_is_refused(fields: dict[str, object], refused: str) -> None:
-    """As in Megatron-Core's own checks."""
-    with pytest.raises(ValueError, match=refused):
-        replace(BF16, **fields)  # type: ignore[arg-type]

@@ -113,22 +113,6 @@ def test_blocks_of_mxfp8_have_32_elements() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "refused"),
-    [
-        ({"fp8": True, "fp4": True}, "fp8 and fp4 are both set"),
-        ({"fp8_param_gather": True}, "fp8_param_gather=True needs fp8=True or fp4=True"),
-        ({"fp4": True, "precision": "fp32"}, "fp4 goes with precision bf16 or fp16, got fp32"),
-        ({"fp8": True, "fp8_recipe": "mx"}, "fp8_recipe must be one of delayed, tensorwise, blockwise, mxfp8"),
-        ({"other_arguments": ()}, "other_arguments must be lists"),
-    ],
-)
-def test_what_contradicts_is_refused(fields: dict[str, object], refused: str) -> None:
-    """With both sides named."""
-    with pytest.raises(ValueError, match=refused):
-        replace(BF16, **fields)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
     ("fields", "state", "step"),
     [
         ({}, 12, 0),

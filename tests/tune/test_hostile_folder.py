@@ -10,10 +10,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from factories import TINY, make_cluster, make_config
+from factories import make_cluster, make_config, make_job
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.specs import Instance, TrainingSpec
+from pipette_opt.specs import DEFAULT_STACK, Instance
 from pipette_opt.tune import launch, process
 from pipette_opt.tune.folder import IN_USE, JOB, OWN_PLAN, RECORD, TrialRecord, TuneFolder
 from pipette_opt.tune.jobs import check_record, least_time_s
@@ -37,8 +37,7 @@ RECORDED = TrialRecord(
 
 def instance() -> Instance:
     """A tiny model on two hosts."""
-    training = TrainingSpec(global_batch_size=64, seq_length=1024)
-    return Instance(model=TINY, cluster=make_cluster(2, gpus=4), training=training, launcher="slurm")
+    return make_job(make_cluster(2, gpus=4), launcher="slurm", stack=DEFAULT_STACK)
 
 
 def values(value: str) -> dict[str, str]:

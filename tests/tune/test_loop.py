@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from factories import TINY, make_cluster
+from factories import make_cluster, make_job
 from fake_trainer import PEAK
 from plain_worlds import plain_worlds
 
@@ -23,7 +23,7 @@ from pipette_opt.base.units import GIB, three_digits
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.report.plan_file import read_plan
-from pipette_opt.specs import Instance, TrainingSpec
+from pipette_opt.specs import DEFAULT_STACK, Instance
 from pipette_opt.tune import launch, loop
 from pipette_opt.tune.folder import RECORD, OwnRun, TuneFolder
 from pipette_opt.tune.jobs import host_groups, trial_space
@@ -50,12 +50,7 @@ SLOW_PIPELINE = "time_s * 1.2 * 1.5 ** log2(pp)"
 
 def job(hosts: int = 2, gpus: int = 4) -> Instance:
     """A tiny model on a few hosts."""
-    return Instance(
-        model=TINY,
-        cluster=make_cluster(hosts, gpus=gpus),
-        training=TrainingSpec(global_batch_size=64, seq_length=1024),
-        launcher="slurm",
-    )
+    return make_job(make_cluster(hosts, gpus=gpus), launcher="slurm", stack=DEFAULT_STACK)
 
 
 def command(expression: str) -> str:
