@@ -48,7 +48,7 @@ _OPTIONS = {"u": "nounset", "f": "noglob", "a": "allexport"}
 """Names of the options of ``set`` that are evaluated, by letter."""
 
 _ONE_WORD = re.compile(
-    r"(?:\$\(|`)\s*(?:(?:basename|dirname|hostname|id -u|mktemp|nproc|pwd|readlink|realpath|whoami)\b[^|;&\n]*"
+    r"(?:\$\(|`)\s*+(?:(?:basename|dirname|hostname|id -u|mktemp|nproc|pwd|readlink|realpath|whoami)\b[^|;&\n]*"
     r"|date \+[^\s|;&]+|(?:hostname|scontrol show hostnames?)\b[^|;&\n]*\|\s*(?:awk|cut|head|sed|tail)\b[^|;&\n]*"
     r"|[^;&\n]*\|\s*wc -[lwc]\s*)[)`]"
 )
