@@ -8,7 +8,7 @@ random. No bound that the search uses may be above the fastest placement:
 
 - compute alone, and compute of any layer partition;
 - best links without reductions, best links, matched links, and critical paths with each of the two;
-- the simulator over the best links, also between kinds of GPU and with the slowest host;
+- the simulator over the best links, also between kinds of GPU;
 - partition families: all partitions, and the configuration's own.
 
 No search runs, so a job takes a second or two. The exit code is 1 if a bound is too high. The seed of a job makes it
@@ -45,7 +45,6 @@ from pipette_opt.simulate.longest_paths import critical_counts
 from pipette_opt.simulate.solutions import best_links_times
 from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.family_bounds import family_bound
-from pipette_opt.solver.lifting import lift_rings
 from pipette_opt.solver.open_families import MAX_NODES, family_key
 from pipette_opt.specs import Instance, ModelSpec
 
@@ -165,10 +164,8 @@ def _link_bounds(job: Instance, lower: ProblemData, candidate: CandidateData, pa
     """Return the bounds of the relaxation without a search, seconds, before and after it learns critical paths."""
     found = {}
     for when, known in (("", candidate), (" with critical paths", with_paths(job, lower, candidate, [paths]))):
-        lifted = lift_rings(replace(lower, candidates=(known,)))
         found[f"best links{when}"] = optimistic_ticks(lower, known) * lower.tick_s
         found[f"matched links{when}"] = candidate_bound(lower, known) * lower.tick_s
-        found[f"lifted links{when}"] = candidate_bound(lifted, lifted.candidates[0]) * lower.tick_s
     return found
 
 
@@ -176,15 +173,10 @@ def _simulated_bounds(job: Instance, lower: ProblemData, candidate: CandidateDat
     """Return the simulated times over ideal links, seconds."""
     if len(job.cluster.gpu_kinds) > 1:
         return {"simulator between kinds": best_kinds(job, lower, candidate).seconds}
-    slow_rows = [best_links_times(job, candidate, slow_row=row) for row in range(candidate.grid[0])]
-    of_cases = {"simulator": [best_links_times(job, candidate)], "simulator with the slowest host": slow_rows}
-    found = {}
-    for name, cases in of_cases.items():
-        known = [times for times in cases if times is not None]
-        if len(known) == len(cases):
-            times_s = [simulate_times(times, candidate.num_microbatches, job.p2p).iteration_time_s for times in known]
-            found[name] = min(times_s)
-    return found
+    times = best_links_times(job, candidate)
+    if times is None:
+        return {}
+    return {"simulator": simulate_times(times, candidate.num_microbatches, job.p2p).iteration_time_s}
 
 
 def _families(job: Instance, config: ParallelConfig) -> list[LayerFamily]:

@@ -26,7 +26,6 @@ from benchmarks.layers.strategies import (
 )
 from pipette_opt.base.types import FloatArray
 from pipette_opt.plans.clock import Clock
-from pipette_opt.solver.stoppable import TimeSlice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +72,7 @@ def prove(known: Sequence[Search], budget_gb: float, seconds: float = 10.0, work
         Time limit; the bound shows what is not proven by then.
     """
     began = time.perf_counter()
-    slice_ = TimeSlice(clock=Clock().after(seconds), workers=workers, seed=seed)
+    clock = Clock().after(seconds)
     problems = {search: problem_of(search, usable_mb(budget_gb)) for search in known}
     bounds = {search: relaxed_s(problem) for search, problem in problems.items()}
     best: Decision | None = None
@@ -82,10 +81,10 @@ def prove(known: Sequence[Search], budget_gb: float, seconds: float = 10.0, work
     for search in sorted(problems, key=lambda search: bounds[search]):
         if bounds[search] >= best_s:
             break
-        if slice_.clock.is_over:
+        if clock.is_over:
             proven_s = min(proven_s, bounds[search])
             break
-        found = choose_strategies(problems[search], slice_, best_s)
+        found = choose_strategies(problems[search], clock, best_s, workers, seed)
         solved += 1
         proven_s = min(proven_s, max(found.bound_s, bounds[search]))
         if found.option is not None and found.seconds < best_s:

@@ -31,7 +31,7 @@ from ortools.sat.python.cp_model import (
 
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray, read_only
 from pipette_opt.plans.clock import Clock
-from pipette_opt.solver.stoppable import TimeSlice
+from pipette_opt.solver.stoppable import solve_within
 
 RESOLUTION = 10**10
 """Integer time units (ticks) in the time of a problem's slowest strategies, weighted as in the objective. Chosen."""
@@ -172,21 +172,23 @@ class StrategyChoice:
 
 
 def choose_strategies(
-    problem: StrategyProblem, slice_: TimeSlice | None = None, to_beat_s: float = float("inf")
+    problem: StrategyProblem,
+    clock: Clock | None = None,
+    to_beat_s: float = float("inf"),
+    workers: int = 1,
+    seed: int = 0,
 ) -> StrategyChoice:
     """
     Return the strategies of all layers with the least time that fit, by CP-SAT.
 
     Parameters
     ----------
-    slice_
-        Time limit and threads; ten seconds on one thread by default.
+    clock
+        Time limit; ten seconds by default.
     to_beat_s
         Upper bound; slower choices are not searched.
     """
-    if slice_ is None:
-        slice_ = TimeSlice(clock=Clock().after(10.0))
-    return _Model(problem, to_beat_s).solve(slice_)
+    return _Model(problem, to_beat_s).solve(clock or Clock().after(10.0), workers, seed)
 
 
 def objective_s(problem: StrategyProblem, times_s: FloatArray) -> float:
@@ -362,10 +364,10 @@ class _Model:
             self.model.add(largest >= total)
         return largest
 
-    def solve(self, slice_: TimeSlice) -> StrategyChoice:
+    def solve(self, clock: Clock, workers: int, seed: int) -> StrategyChoice:
         """Solve the model and return the best choice."""
         solver = CpSolver()
-        status = slice_.solve(self.model, solver)
+        status = solve_within(solver, self.model, clock, workers, seed)
         if status == INFEASIBLE:
             return StrategyChoice(status="INFEASIBLE", bound_s=float("inf"))
         bound_s = (solver.best_objective_bound - self.rounding) * self.tick_s

@@ -1,6 +1,5 @@
 """First step of the certificate: candidates that could be faster than the best plan, and their first paths."""
 
-from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
@@ -19,14 +18,8 @@ from pipette_opt.solver.bounds import candidate_bound
 from pipette_opt.solver.coarse_plans import coarse_placement
 from pipette_opt.solver.pruning import FLOAT_MARGIN
 
-SLOWEST_HOST = "judge with the slowest host"
-"""Name of the bound of :func:`bound_by_slowest_host` in the certificate."""
-
 OPENED_PER_PLACING = 4
 """Number of candidates bounded before the most promising one without a placement is placed. Chosen."""
-
-SLOWER_LINK = 1.5
-"""Factor by which each link in turn is slowed down, to find the paths through it. Chosen."""
 
 
 def has_unopened(state: SearchState) -> int | None:
@@ -67,9 +60,8 @@ def open_candidates(state: SearchState, clock: Clock) -> None:
 
 
 def place_once(state: SearchState, entry: OpenCandidate) -> None:
-    """Anneal a candidate configuration that may be faster; before its first annealing, add paths through slow links."""
+    """Anneal a candidate that may be faster; its first annealing starts from the best coarse placement."""
     if entry.visits == 0 and state.may_be_faster(entry):
-        slow_links_down(state, entry)
         coarse = coarse_placement(state.prepared.instance, state.data, entry.candidate)
         if coarse is not None:
             state.look(entry, coarse[0])
@@ -107,39 +99,6 @@ def _over_best_links(state: SearchState, candidate: CandidateData) -> BestKinds 
         return None
     seconds = simulate_times(times, candidate.num_microbatches, state.data.p2p).iteration_time_s
     return BestKinds(seconds=seconds, times=(times,), backward_s=times.backward_s[0].min(axis=1))
-
-
-def bound_by_slowest_host(state: SearchState, entry: OpenCandidate) -> None:
-    """
-    Raise the bound by simulating over the best links with the slowest host.
-
-    The bound is the least time over all rows that the slowest host may be in.
-    """
-    least_s = float("inf")
-    for row in range(entry.candidate.grid[0]):
-        times = best_links_times(state.prepared.instance, entry.candidate, slow_row=row)
-        if times is None or state.is_over:
-            return
-        simulated = simulate_times(times, entry.candidate.num_microbatches, state.data.p2p)
-        least_s = min(least_s, simulated.iteration_time_s)
-    state.raise_ticks(entry, int(least_s * (1 - FLOAT_MARGIN) / state.data.tick_s), SLOWEST_HOST)
-
-
-def slow_links_down(state: SearchState, entry: OpenCandidate) -> None:
-    """Add the paths that become critical when a single link between hosts is slower than all others."""
-    times, candidate = best_links_times(state.prepared.instance, entry.candidate), entry.candidate
-    if times is None:
-        return
-    rows = np.arange(candidate.num_stages) // candidate.tile.stages
-    found = []
-    for stage in np.flatnonzero(rows != np.roll(rows, -1))[: candidate.num_links].tolist():
-        sends = [times.send_forward_s.copy(), times.send_backward_s.copy()]
-        for side in sends:
-            side[stage] *= SLOWER_LINK
-        slower = replace(times, send_forward_s=sends[0], send_backward_s=sends[1])
-        found.append(critical_counts(slower, candidate.num_microbatches, state.data.p2p).ending_at(entry.deciding))
-    entry.candidate = with_paths(state.prepared.instance, state.data, candidate, found)
-    state.raise_ticks(entry, candidate_bound(state.data, entry.candidate))
 
 
 def _deciding_stages(candidate: CandidateData, backward_ticks: np.ndarray) -> BoolArray:

@@ -6,7 +6,7 @@ search, and branch and bound over hosts.
 from collections.abc import Sequence
 
 from pipette_opt.base.units import counted
-from pipette_opt.certify.opening import bound_by_slowest_host, place_once
+from pipette_opt.certify.opening import place_once
 from pipette_opt.certify.state import OpenCandidate, SearchState
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.steps import PROVERS
@@ -78,18 +78,15 @@ def settle_few_orders(state: SearchState, clock: Clock) -> None:
 
 def swap_hosts(state: SearchState, clock: Clock) -> None:
     """
-    Bound candidate configurations by the slowest host. Where relaxations are not exact, or the provers are done with
-    them, improve placements by swapping hosts, and search the hosts by branch and bound.
+    Improve placements by swapping hosts, then search the hosts by branch and bound, where relaxations are not exact or
+    the provers are done with them.
     """
     instance, inexact = state.prepared.instance, []
     for entry in state.could_win():
         if clock.is_over or state.is_over:
             return
         state.report("improving placements")
-        bound_by_slowest_host(state, entry)
-        if not state.may_be_faster(entry) or not (
-            entry.is_proven or not is_relaxation_exact(instance, entry.candidate)
-        ):
+        if not entry.is_proven and is_relaxation_exact(instance, entry.candidate):
             continue
         inexact.append(entry)
         best = state.plan_of(entry)

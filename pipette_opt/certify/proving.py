@@ -36,7 +36,7 @@ def prove(state: SearchState, clock: Clock) -> None:
         has_ended = result.status == "INFEASIBLE" or (result.status == "OPTIMAL" and not learned)
         is_alike = not learned and before == [entry.bound_ticks for entry in able]
         if has_ended or (is_alike and (turn is state.clock or not takes_all)):
-            for entry in able:  # no engine has anything left to do, or the joint model's bound is the least
+            for entry in able:  # the model has nothing left to do, or the joint model's bound is the least
                 entry.is_proven = True
             return
         turn = state.clock if takes_all else state.clock.step(PROVERS)

@@ -113,7 +113,7 @@ def certify(state: SearchState) -> None:
 
 
 def why_open(state: SearchState) -> tuple[str, ...]:
-    """Return a sentence for each engine that has no more work although the gap is open; empty once it is closed."""
+    """Return a sentence for each prover that has no more work although the gap is open; empty once it is closed."""
     if not state.plans or state.bound_s >= (1 - max(state.params.gap_limit, CLOSE_ENOUGH)) * state.fastest_s:
         return ()
     entries, found = ([] if state.is_closed else state.could_win()), []

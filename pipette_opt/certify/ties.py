@@ -117,8 +117,7 @@ def in_order(
     """
     Return the hosts of an equally fast plan, as near as possible to the usual order.
 
-    Start with the first of :func:`orders` that is as fast. Then swap rows and columns. Then, cell by cell, take the
-    earliest host that keeps the plan as fast.
+    Start with the first of :func:`orders` that is as fast. Then swap rows and columns.
 
     Parameters
     ----------
@@ -148,14 +147,8 @@ def in_order(
         swapped = takewhile(lambda _: not clock.is_over, _with_lines_swapped(nodes, place))
         better = first_as_fast(after for after in swapped if _comes_before(after, nodes, place))
         if better is None:
-            break
+            return nodes
         nodes = better
-    cell = 0
-    while cell < nodes.size and not clock.is_over:
-        better = first_as_fast(_with_an_earlier_host(nodes, cell, place))
-        nodes = nodes if better is None else better
-        cell += 1
-    return nodes
 
 
 def orders(nodes: IntArray, place: IntArray) -> Iterator[IntArray]:
@@ -192,21 +185,6 @@ def _with_lines_swapped(nodes: IntArray, place: IntArray) -> Iterator[IntArray]:
         after = nodes.copy()
         after[row] = after[row, np.argsort(place[nodes[row]].min(axis=1))]
         yield after
-
-
-def _with_an_earlier_host(nodes: IntArray, cell: int, place: IntArray) -> Iterator[IntArray]:
-    """Yield placements with an earlier host in a cell, earliest first; the present host takes the other's place."""
-    flat = nodes.ravel()
-    before = set(flat[:cell].tolist())
-    for host in np.argsort(place).tolist():
-        if host == flat[cell]:
-            return
-        if host in before:
-            continue
-        after = flat.copy()
-        after[after == host] = flat[cell]
-        after[cell] = host
-        yield after.reshape(nodes.shape)
 
 
 def _simulated(prepared: Prepared, chosen: SimulatedSolution, nodes: IntArray) -> SimulatedSolution:

@@ -9,7 +9,7 @@ candidate.
 2. :class:`~pipette_opt.certify.SearchState` begins with pruning's first plan. It has the bound of every listed
 configuration, who proved it, and the plans found.
 3. :func:`~pipette_opt.certify.certify`: the simulator executes the real schedule and decides. Candidates that may be
-faster are placed by annealing, simulated, and refuted by the engines of ``solver/`` on their relaxations. This
+faster are placed by annealing, simulated, and refuted by ``solver/`` on their relaxations. This
 determines the gap. The joint model goes on with the time to beat, and its partitions are searched, too. So are
 configurations that had no bound in time.
 4. ``certify/beside.py`` places configurations that may be plainer, less risky or the next best.

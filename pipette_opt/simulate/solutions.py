@@ -37,7 +37,7 @@ from pipette_opt.problem.objective import objective_ticks
 from pipette_opt.problem.solution import Solution
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.many import estimate_many
-from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix
+from pipette_opt.specs import Instance, LinkMatrix
 
 TIE = 1e-6
 """Relative difference below which plans are equally fast, as ticks are not much finer. Chosen."""
@@ -128,28 +128,20 @@ def simplicity(config: ParallelConfig) -> tuple[int, ...]:
     )
 
 
-def best_links_times(instance: Instance, candidate: CandidateData, slow_row: int | None = None) -> PlacedTimes | None:
+def best_links_times(instance: Instance, candidate: CandidateData) -> PlacedTimes | None:
     """
     Return the times of a candidate configuration with every link as fast as the cluster's fastest.
 
     The simulated time never falls when a time grows, so no placement is faster than the simulation of these times.
     ``None`` if hosts differ in GPU type, or no link was measured.
-
-    Parameters
-    ----------
-    slow_row
-        Row of the grid with one host with slower links: among any hosts that fill the grid, at least one has no faster
-        links. The least simulated time over all rows is then a lower bound.
     """
     cluster = instance.cluster
-    if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1 or (slow_row is not None and cluster.levels):
+    if len(cluster.gpu_kinds) > 1 or cluster.num_nodes == 1:
         return None
     nodes = np.arange(candidate.num_cells).reshape(candidate.grid)
     equal = cluster.with_equal_links(flow_counts(instance, candidate))
     if equal is None:
         return None
-    if slow_row is not None:
-        equal = _with_slow_host(cluster, equal, int(nodes[slow_row, 0, 0]), candidate.num_cells)
     ideal, links = replace(instance, cluster=equal), partial(LeastLinks, cluster)
     return placed_times(ideal, candidate.config, tile_placement(candidate.config, candidate.tile, nodes), links=links)
 
@@ -165,25 +157,6 @@ def flow_counts(instance: Instance, candidate: CandidateData) -> Sequence[int]:
     if instance.model.num_experts is not None or candidate.tile.context_nodes > 1:
         return range(1, per_node + 1)
     return sorted({per_node // stages, per_node})
-
-
-def _with_slow_host(cluster: ClusterSpec, equal: ClusterSpec, host: int, num_cells: int) -> ClusterSpec:
-    """
-    Return a cluster of equal links, except for slower links of one host.
-
-    Among any ``num_cells`` hosts of the cluster, at least one has no faster links than that.
-    """
-    matrices, slowest = [], None
-    for matrix in equal.link_matrices:
-        bytes_per_s = np.nan_to_num(cluster.pair_bytes_per_s(matrix.concurrent_flows), nan=0.0)
-        np.fill_diagonal(bytes_per_s, 0.0)
-        of_host = np.maximum(bytes_per_s.max(axis=0), bytes_per_s.max(axis=1))
-        if slowest is None:
-            slowest = np.argsort(-of_host, kind="stable")[num_cells - 1 :]
-        links = matrix.bytes_per_s.copy()
-        links[host] = links[:, host] = of_host[slowest].max()
-        matrices.append(replace(matrix, bytes_per_s=links))
-    return replace(equal, link_matrices=tuple(matrices))
 
 
 def placement_dependent_s(instance: Instance, best: SimulatedSolution) -> float:

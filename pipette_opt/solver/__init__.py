@@ -37,12 +37,9 @@ The order of the columns is the order of every row's ring, which passes through 
 candidate fixes which stages and replicas share a host. Tilings that a launcher cannot express are no candidates. One
 rule breaks the symmetry of equal placements: the first cell has the host listed first among those of the first row.
 
-**Exact**: the CP-SAT model of these rules (:mod:`~pipette_opt.solver.variables`,
-:mod:`~pipette_opt.solver.constraints`, :mod:`~pipette_opt.solver.objective`). It is the reference, and also an engine.
-
-**Preprocessing**: each ring hop is raised to the least possible slowest hop of any ring through it
-(:mod:`~pipette_opt.solver.lifting`). This changes no placement's objective. It strengthens relaxations that look at
-single hops or merge hosts.
+**Exact**: the CP-SAT model of these rules (:mod:`~pipette_opt.solver.model`, with its
+:mod:`~pipette_opt.solver.variables`, :mod:`~pipette_opt.solver.constraints` and
+:mod:`~pipette_opt.solver.objective`).
 
 **Relaxations**, each a lower bound in integers without a tolerance:
 
@@ -53,11 +50,9 @@ single hops or merge hosts.
   undecided. On large grids, the model only refutes ceilings (objectives that a placement would have to reach). Its
   best assignment shows which classes to split. On few hosts, it splits until each class is a single host.
 
-**Primal solutions**: the engines find placements, but most good ones come from simulated annealing
+**Primal solutions**: the CP-SAT models find placements, but most good ones come from simulated annealing
 (:mod:`pipette_opt.annealing`), which proves nothing and runs before. ``certify`` alternates annealing and proof.
 
-**Certificate**: the least bound over all candidates. A candidate is closed when its bound reaches the incumbent. A
-bound that one engine proves counts for all engines. :data:`~pipette_opt.solver.portfolio.TABLE` lists which engine
-works on which grid, when and for how long; :class:`~pipette_opt.solver.engine.Engine` is the interface of an engine.
-The log (``INFO``) lists the proofs of each engine with their times.
+**Certificate**: the least bound over all candidates. A candidate is closed when its bound reaches the incumbent. The
+log (``INFO``) lists each run of a model with its time.
 """

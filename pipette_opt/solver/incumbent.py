@@ -1,4 +1,4 @@
-"""State that all engines of a solve share: best placements, lower bounds of the candidates, and the clock."""
+"""State of a solve: best placements, lower bounds of the candidates, and the clock."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from pipette_opt.problem.solution import Result, Solution, checked_solution, res
 from pipette_opt.solver.params import SolverParams
 
 WITHOUT_SEARCH = "bounds without a search"
-"""Name reported for bounds from best links, matching and raised ring costs, which need no search."""
+"""Name reported for bounds from best links and matching, which need no search."""
 
 OnProgress = Callable[[float, int | None, int], None]
 """Progress callback: seconds since the start, best objective (``None`` without one), lower bound; ticks."""
@@ -31,11 +31,11 @@ class Incumbent:
     Attributes
     ----------
     data
-        Problem that the engines solve. Ring costs may be raised, which changes no placement's objective.
+        Problem to solve.
     bounds
         Lower bound on every placement of each candidate configuration, integer ticks, shape ``(num_candidates,)``.
     proven_by
-        Name of the engine that last raised each candidate's bound; candidates that no engine raised are absent.
+        Bound or model that last raised each candidate's bound; candidates without a raised bound are absent.
     found
         Best placement of each candidate that has one.
     searched
@@ -121,11 +121,6 @@ class Incumbent:
             if known is None or checked.objective_ticks < known.objective_ticks:
                 self.found[index] = checked
                 self.report()
-
-    def offer_hosts(self, index: int, nodes: IntArray) -> None:
-        """Record a placement given as hosts of a candidate's cells in grid order, as :meth:`offer` does."""
-        grid = self.data.candidates[index].grid
-        self.offer(Solution(candidate=index, nodes=nodes.reshape(grid), objective_ticks=0))
 
     def report(self, batch: Sequence[int] = (), batch_bound: int = 0) -> None:
         """

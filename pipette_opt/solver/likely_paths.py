@@ -1,4 +1,4 @@
-"""Critical paths of random layer partitions, and the hosts on which layer partitions are simulated."""
+"""Critical path of a likely layer partition, and the hosts on which layer partitions are simulated."""
 
 from typing import cast
 
@@ -11,33 +11,20 @@ from pipette_opt.simulate.longest_paths import critical_counts
 from pipette_opt.solver.listed_hosts import hosts_together, next_hosts
 from pipette_opt.specs import Instance
 
-LIKELY_PATHS = 10
-"""
-Number of random layer partitions whose critical paths are the first paths of a schedule. Chosen.
 
-Without them, the bounds of interleaved schedules stay at half of the simulated times for many solves.
-"""
-
-
-def likely_paths(family: LayerFamily, hosts_of_kind: IntArray, p2p: P2PMode) -> PathCounts:
+def likely_path(family: LayerFamily, hosts_of_kind: IntArray, p2p: P2PMode) -> PathCounts:
     """
-    Return the critical paths of random layer partitions of a family over the best links, without duplicates.
+    Return the critical path of a likely layer partition of a family over the best links.
 
-    Rows get random GPU types that the hosts allow. Stages get units (layers in each chunk) by the speed of their type,
-    times a random factor.
+    Rows get GPU types that the hosts allow. Stages get units (layers in each chunk) by the speed of their type.
     """
-    rng, rows = np.random.default_rng(0), family.grid[0]
-    pool = np.repeat(np.arange(len(hosts_of_kind)), np.maximum(hosts_of_kind // family.hosts_per_row, 0))
-    found = []
-    for trial in range(LIKELY_PATHS):
-        kinds = rng.permutation(pool)[:rows]
-        kinds = np.concatenate([kinds, np.full(rows - len(kinds), int(hosts_of_kind.argmax()))])
-        shares = 1.0 / family.layer_s.sum(axis=0)[np.repeat(kinds, family.tile.stages)]
-        shares *= rng.uniform(1.0, 2.0, len(shares)) ** (trial > 0)
-        times = family.times(family.num_units * shares / shares.sum(), kinds)
-        counts = critical_counts(times, family.num_microbatches, p2p)
-        found.append(longest_path(family, counts, family.num_units * shares / shares.sum(), kinds))
-    return PathCounts.joined(found)
+    rows = family.grid[0]
+    kinds = np.repeat(np.arange(len(hosts_of_kind)), np.maximum(hosts_of_kind // family.hosts_per_row, 0))[:rows]
+    kinds = np.concatenate([kinds, np.full(rows - len(kinds), int(hosts_of_kind.argmax()))])
+    shares = 1.0 / family.layer_s.sum(axis=0)[np.repeat(kinds, family.tile.stages)]
+    units = family.num_units * shares / shares.sum()
+    counts = critical_counts(family.times(units, kinds), family.num_microbatches, p2p)
+    return longest_path(family, counts, units, kinds)
 
 
 def longest_path(family: LayerFamily, counts: PathCounts, units: FloatArray, kinds: IntArray) -> PathCounts:

@@ -1,7 +1,4 @@
-"""
-Exact CP-SAT placement model with a variable for each host, as an engine: few candidate configurations at a time,
-doubling slices.
-"""
+"""CP-SAT placement model with a variable for each host: few candidate configurations at a time, doubling slices."""
 
 import logging
 import math
@@ -15,11 +12,10 @@ from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import largest_ticks, objective_ticks
 from pipette_opt.problem.solution import Solution
 from pipette_opt.solver.constraints import CONSTRAINTS
-from pipette_opt.solver.engine import Engine
 from pipette_opt.solver.hints import add_hint
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.objective import add_objective
-from pipette_opt.solver.stoppable import POLL_S, TimeSlice
+from pipette_opt.solver.stoppable import POLL_S
 from pipette_opt.solver.variables import Variables
 
 logger = logging.getLogger(__name__)
@@ -31,7 +27,7 @@ PAIRS_PER_S = 500_000
 """Host pairs added to a model per second. No model is built that would take half of the remaining time. Chosen."""
 
 
-class CpSatModel(Engine):
+class CpSatModel:
     """
     Exact placement model of a few candidate configurations, which also chooses among them.
 
@@ -44,19 +40,12 @@ class CpSatModel(Engine):
     """
 
     name = "cp-sat-model"
+    """Name of the model's bounds in the certificate."""
 
     def __init__(self, incumbent: Incumbent) -> None:
-        super().__init__(incumbent)
+        self.incumbent = incumbent
         self.returns: dict[int, int] = {}
         self.reach: dict[int, float] = {}
-
-    def suits(self, index: int) -> bool:
-        """Return whether the model of a candidate configuration can be built in the remaining time."""
-        return self._is_possible([index])
-
-    def _go_on(self, index: int, given: TimeSlice) -> int:
-        self.solve([index], given.workers, given.clock.left_s)
-        return int(self.incumbent.bounds[index])
 
     def next_batch(self) -> list[int]:
         """Return the open candidates with the smallest bounds; fewer after each slice without a proof."""
@@ -66,12 +55,11 @@ class CpSatModel(Engine):
         size = max(1, self.incumbent.params.batch_size >> self.returns.get(ranked[0], 0))
         return ranked[:size]
 
-    def solve(self, batch: list[int], workers: int | None = None, seconds: float = math.inf) -> bool:
+    def solve(self, batch: list[int]) -> bool:
         """
         Find a better placement than the incumbent, or prove that the batch of candidate configurations has none.
 
-        By default, use all threads and a time slice that doubles from visit to visit. Return ``False`` if the batch is
-        too large for a model.
+        The time slice doubles from visit to visit. Return ``False`` if the batch is too large for a model.
         """
         if not self._is_possible(batch):
             batch = batch[:1]
@@ -85,24 +73,22 @@ class CpSatModel(Engine):
             return True  # a better incumbent or bound arrived meanwhile
         batch = list(bounds)
         self.incumbent.searched.update(batch)
-        workers = self.incumbent.params.num_workers if workers is None else workers
         beyond = ceiling + 1 if self.incumbent.found else UNUSABLE_TICKS
-        slice_s = min(self.incumbent.params.first_slice_s * 2**visit, seconds)
-        run = _Run(self.incumbent, bounds, ceiling, workers, slice_s)
+        run = _Run(self.incumbent, bounds, ceiling, self.incumbent.params.first_slice_s * 2**visit)
         self._wait_for(run, batch)
         proven = run.proven(beyond)
         for index in batch:
-            self.prove(index, proven)
+            self.incumbent.prove(index, proven, self.name)
         self._adapt(batch, run, visit)
         upper = self.incumbent.upper
         logger.info("batch %s: %s, bound %d, incumbent %d", batch, run, proven, upper)
         return True
 
     def _is_possible(self, batch: list[int]) -> bool:
-        """Return whether this engine is enabled and can build the batch's model in the remaining time."""
+        """Return whether the batch's model can be built in the remaining time."""
         data, left_s = self.incumbent.data, self.incumbent.clock.left_s
         pairs = sum(_num_pairs(data, data.candidates[index]) for index in batch)
-        return self.name in self.incumbent.params.engines and pairs <= min(0.5 * left_s * PAIRS_PER_S, MAX_PAIRS)
+        return pairs <= min(0.5 * left_s * PAIRS_PER_S, MAX_PAIRS)
 
     def _ceiling(self, batch: list[int]) -> int:
         """
@@ -136,7 +122,7 @@ class CpSatModel(Engine):
         """
         Run the model in a thread, so that the main thread can handle signals.
 
-        Stop the run once other engines have proven that the batch has no better placement.
+        Stop the run once the batch has no better placement.
         """
         ended = threading.Event()
         thread = threading.Thread(target=run.run, args=(ended,), daemon=True)
@@ -161,7 +147,6 @@ class _Run:
         incumbent: Incumbent,
         bounds: dict[int, int],
         ceiling: int,
-        workers: int,
         slice_s: float,
     ) -> None:
         self.incumbent, self.bounds, self.ceiling = incumbent, bounds, ceiling
@@ -170,7 +155,7 @@ class _Run:
         self.best: int = UNUSABLE_TICKS
         self.error: BaseException | None = None
         params, parameters = incumbent.params, self.solver.parameters
-        parameters.num_workers = workers
+        parameters.num_workers = params.num_workers
         parameters.random_seed = params.seed
         parameters.log_search_progress = params.log
         parameters.catch_sigint_signal = False

@@ -39,7 +39,7 @@ from pipette_opt.simulate.estimate import simulate_times
 from pipette_opt.simulate.longest_paths import critical_counts
 from pipette_opt.solver.family_bounds import HALVINGS, FamilyBound, family_bound
 from pipette_opt.solver.layer_model import LayerSplit
-from pipette_opt.solver.likely_paths import likely_paths, listed_hosts_of_kinds, longest_path
+from pipette_opt.solver.likely_paths import likely_path, listed_hosts_of_kinds, longest_path
 from pipette_opt.solver.pruning import FirstPlan
 from pipette_opt.specs import Instance
 
@@ -252,11 +252,11 @@ class OpenFamilies:
         return np.bincount(cluster.kind_of_node, minlength=len(cluster.gpu_kinds)).astype(np.int64)
 
     def _learn_likely(self, families: Sequence[LayerFamily]) -> None:
-        """Add critical paths of random partitions to schedules that have no learned paths."""
+        """Add the critical path of a likely partition to schedules that have no learned paths."""
         for family in families:
             if family.schedule not in self.learned:
                 with self._loaded("paths", family):
-                    self.learned[family.schedule] = [likely_paths(family, self._hosts_of_kind(), self.instance.p2p)]
+                    self.learned[family.schedule] = [likely_path(family, self._hosts_of_kind(), self.instance.p2p)]
 
     @contextmanager
     def _loaded(self, operation: str, family: LayerFamily) -> Iterator[None]:

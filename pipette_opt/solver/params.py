@@ -3,17 +3,11 @@
 import os
 from dataclasses import dataclass
 
-MODEL = ("cp-sat-model",)
-"""Names of the engines that place single hosts."""
-
-ENGINES = ("class-assignment", *MODEL)
-"""Names of all engines; :mod:`~pipette_opt.solver.portfolio` assigns them to grids."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolverParams:
     """
-    Limits, threads, seed and engines of one solve.
+    Limits, threads and seed of one solve.
 
     Parameters
     ----------
@@ -27,8 +21,6 @@ class SolverParams:
         Largest number of candidate configurations in one model.
     first_slice_s
         Time limit of a batch's first model, seconds; doubles with each further model of the batch.
-    engines
-        Names of the enabled engines, from :data:`ENGINES`. With fewer engines, bounds are weaker but valid.
     log
         Whether CP-SAT writes its log to standard output.
     """
@@ -39,7 +31,6 @@ class SolverParams:
     seed: int = 0
     batch_size: int = 4
     first_slice_s: float = 2.0
-    engines: tuple[str, ...] = ENGINES
     log: bool = False
 
     def __post_init__(self) -> None:
@@ -53,9 +44,6 @@ class SolverParams:
             raise ValueError(f"batch_size must be >= 1, got {self.batch_size}.")
         if not self.first_slice_s > 0:
             raise ValueError(f"first_slice_s must be > 0, got {self.first_slice_s}.")
-        unknown = [name for name in self.engines if name not in ENGINES]
-        if unknown:
-            raise ValueError(f"engines must be of {', '.join(ENGINES)}, got {', '.join(unknown)}.")
 
     @property
     def num_workers(self) -> int:

@@ -1,4 +1,4 @@
-"""Solver of the placement problem: prunes by bounds, runs engines on the rest, and keeps one certificate."""
+"""Solver of the placement problem: prunes by bounds, then places and bounds the rest by CP-SAT models."""
 
 import threading
 from collections.abc import Sequence
@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from pipette_opt.problem.data import ProblemData
 from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver.bounds import lower_bounds
+from pipette_opt.solver.class_assignment.turns import ClassAssignment
 from pipette_opt.solver.incumbent import Incumbent, OnProgress
-from pipette_opt.solver.lifting import lift_rings
+from pipette_opt.solver.model import CpSatModel
 from pipette_opt.solver.params import SolverParams
-from pipette_opt.solver.portfolio import Portfolio
 
 WITHOUT_SEARCH_SHARE = 0.3
 """Largest fraction of the time limit for bounds without a search. Chosen."""
-
-LIFTING_SHARE = 0.1
-"""Fraction of the time limit after which no further candidate configuration gets raised ring costs. Chosen."""
 
 
 def solve(
@@ -29,8 +26,8 @@ def solve(
     Choose a candidate (configuration with a host tile) and place it, with a lower bound over all candidates.
 
     Candidates whose bound reaches the incumbent are pruned, first by bounds without a search. The others come in
-    batches, smallest bounds first. A batch without a proof after its time slice comes back with a longer slice.
-    :data:`~pipette_opt.solver.portfolio.TABLE` assigns engines. Good placements come from annealing, as warm starts.
+    batches, smallest bounds first: class assignment, then the CP-SAT model that names hosts. A batch without a proof
+    after its time slice comes back with a longer slice. Good placements come from annealing, as warm starts.
 
     Parameters
     ----------
@@ -51,24 +48,15 @@ def solve(
     incumbent = Incumbent(data, params, on_progress, stop)
     for solution in hint:
         incumbent.offer(solution)
-    _prove(incumbent, Portfolio(incumbent))
-    return incumbent.result()
-
-
-def _prove(incumbent: Incumbent, portfolio: Portfolio) -> None:
-    """Compute bounds without a search, then let engines search batches of candidates, smallest bounds first."""
-    without_search = incumbent.clock.slice(WITHOUT_SEARCH_SHARE)
-    incumbent.data = lift_rings(incumbent.data, incumbent.clock.slice(LIFTING_SHARE))
-    incumbent.bounds = lower_bounds(incumbent.data, incumbent.upper, without_search)
+    incumbent.bounds = lower_bounds(data, incumbent.upper, incumbent.clock.slice(WITHOUT_SEARCH_SHARE))
     incumbent.report()
-    while not incumbent.is_over:
-        batch = portfolio.model.next_batch()
-        if not batch:
-            return
-        worked = portfolio.take_turns(batch)
-        left = portfolio.left_to_model(batch)
-        if left and not incumbent.is_over and not portfolio.model.solve(left):
-            return
-        if not worked and not left:
-            return
+    classes, model = ClassAssignment(incumbent), CpSatModel(incumbent)
+    while not incumbent.is_over and (batch := model.next_batch()):
+        worked = classes.take_turns(batch)
+        left = [index for index in batch if incumbent.is_open(index)]
+        if left and not incumbent.is_over:
+            worked |= model.solve(left)
+        if not worked:
+            break
         incumbent.report()
+    return incumbent.result()

@@ -305,9 +305,7 @@ WORDS_OF_THE_SEARCH = ("packing", "unusual", "judge", "work alone", "best links"
 @pytest.mark.search
 def test_no_words_of_the_search(plan: Plan, job: Instance) -> None:
     """With every step of the proof and a joint model, people read none of the solver's own words."""
-    engine, rule = (
-        RuledOut(name=name, configurations=1, example="tp1") for name in ("judge with the slowest host", "batch")
-    )
+    engine, rule = (RuledOut(name=name, configurations=1, example="tp1") for name in ("judge over best links", "batch"))
     others = ("memory", "fewer recomputed layers", "less on the host", "tensor overlap", "no placement")
     proof = (
         Proof(by="legality rules", configurations=1, bound_s=None, named=(rule,)),

@@ -56,11 +56,6 @@ def test_the_simulator_at_the_best_links_holds(seed: int, p2p: P2PMode) -> None:
         bound = simulate_times(times, one.num_microbatches, p2p).iteration_time_s
         assert 0.8 * fastest < bound <= fastest * (1 + 1e-9)
         assert bound > least_s(replace(data, candidates=(one,)))
-        rows = [best_links_times(job, one, slow_row=row) for row in range(one.grid[0])]
-        closer = min(
-            simulate_times(times, one.num_microbatches, p2p).iteration_time_s for times in rows if times is not None
-        )
-        assert bound * (1 - 1e-12) <= closer <= fastest * (1 + 1e-9)
 
 
 @pytest.mark.search

@@ -15,7 +15,7 @@ from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.solver.family_bounds import family_bound, load_kernel
 from pipette_opt.solver.family_kernel import _search
 from pipette_opt.solver.layer_model import LayerModel, LayerSplit
-from pipette_opt.solver.likely_paths import likely_paths
+from pipette_opt.solver.likely_paths import likely_path
 
 STOP = threading.Event()
 
@@ -236,7 +236,7 @@ def test_bound_of_a_family_is_below_its_model(hosts: tuple[int, ...], chunks: in
     for pp, recomputes in ((2, True), (5, False), (5, True)):
         reduces = bool(rng.integers(2))
         family = random_family(rng, pp, 1, len(hosts), units=15, chunks=chunks, reduces=reduces, recomputes=recomputes)
-        likely = likely_paths(family, np.array(hosts), "async")
+        likely = likely_path(family, np.array(hosts), "async")
         model = LayerModel([family], np.array(hosts), 4000.0)
         for counts in (None, PathCounts.joined([plain_counts(*family.schedule), likely])):
             if counts is not None:

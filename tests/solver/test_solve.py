@@ -24,7 +24,7 @@ from pipette_opt.problem.solution import Result, Solution
 from pipette_opt.solver import model
 from pipette_opt.solver.bounds import lower_bounds
 from pipette_opt.solver.incumbent import Incumbent
-from pipette_opt.solver.params import ENGINES, MODEL, SolverParams
+from pipette_opt.solver.params import SolverParams
 from pipette_opt.solver.solve import solve
 
 PARAMS = SolverParams(time_limit_s=60.0, workers=2)
@@ -66,28 +66,26 @@ def check(data: ProblemData, result: Result) -> None:
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("engines", [MODEL, ENGINES], ids=["model alone", "all engines"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_one_candidate_against_enumeration(name: str, engines: tuple[str, ...]) -> None:
+def test_one_candidate_against_enumeration(name: str) -> None:
     """Every shape of at most five hosts on five hosts: P=1, D=1, two columns, tensor groups, blocks of both kinds."""
     rng = np.random.default_rng(list(VARIANTS).index(name))
     for shape in SMALL_SHAPES:
         data = random_problem(rng, [shape], 5, VARIANTS[name])
-        check(data, solve(data, replace(PARAMS, engines=engines)))
+        check(data, solve(data, PARAMS))
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("engines", [MODEL, ENGINES], ids=["model alone", "all engines"])
 @pytest.mark.parametrize("spans", ["context", "both"])
-def test_context_groups_over_hosts_against_enumeration(spans: Spans, engines: tuple[str, ...]) -> None:
+def test_context_groups_over_hosts_against_enumeration(spans: Spans) -> None:
     """Rings of gradients go through the parts of a context group; inside a slot tensor rings count, else context's."""
     rng = np.random.default_rng(31)
     for trial, shape in enumerate(SPANNING_SHAPES * 2):
         variant = Variant(spans=spans, missing_share=0.1 * (trial % 2), num_kinds=2)
         data = random_problem(rng, [shape], 5, variant)
-        check(data, solve(data, replace(PARAMS, engines=engines)))
+        check(data, solve(data, PARAMS))
     data = random_problem(rng, list(SPANNING_SHAPES), 5, Variant(spans=spans))
-    check(data, solve(data, replace(PARAMS, engines=engines)))
+    check(data, solve(data, PARAMS))
 
 
 @pytest.mark.search
@@ -98,9 +96,7 @@ def test_joint_choice_against_enumeration(name: str) -> None:
     for trial in range(8):
         shapes = [SMALL_SHAPES[one] for one in rng.integers(len(SMALL_SHAPES), size=rng.integers(2, 5))]
         data = random_problem(rng, shapes, 5, VARIANTS[name])
-        params = replace(
-            PARAMS, batch_size=2 + 2 * (trial % 2), workers=1 + trial % 2, engines=ENGINES if trial % 3 else MODEL
-        )
+        params = replace(PARAMS, batch_size=2 + 2 * (trial % 2), workers=1 + trial % 2)
         check(data, solve(data, params))
 
 
@@ -150,14 +146,13 @@ def test_memory_changes_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     def everything(data: ProblemData, candidate: CandidateData) -> np.ndarray:
         return np.ones((candidate.grid[0], data.num_nodes), dtype=np.bool_)
 
-    model_alone = replace(PARAMS, engines=MODEL)
     monkeypatch.setattr(ProblemData, "allowed", everything)
-    with_rule = solve(data, model_alone)
+    with_rule = solve(data, PARAMS)
     assert with_rule.solution is not None
     assert with_rule.solution.objective_ticks == kept.solution.objective_ticks, "the linear rule alone is enough"
     rules = tuple(rule for rule in model.CONSTRAINTS if rule.__name__ != "add_memory_capacity")
     monkeypatch.setattr(model, "CONSTRAINTS", rules)
-    without = solve(data, model_alone)
+    without = solve(data, PARAMS)
     assert without.solution is not None
     assert without.solution.candidate == 0
     assert without.solution.objective_ticks == roomy.solution.objective_ticks

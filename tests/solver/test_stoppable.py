@@ -6,9 +6,7 @@ import time
 import pytest
 from ortools.sat.python import cp_model
 
-from pipette_opt.plans.clock import Clock
-from pipette_opt.plans.watcher import Watcher
-from pipette_opt.solver.stoppable import OutOfTimeError, TimeSlice, solve_until
+from pipette_opt.solver.stoppable import solve_until
 
 
 def pigeons(number: int) -> cp_model.CpModel:
@@ -54,28 +52,3 @@ def test_its_errors_are_raised() -> None:
     """Here, not in its thread."""
     with pytest.raises(AttributeError):
         solve_until(cp_model.CpSolver(), None, threading.Event())  # type: ignore[arg-type]
-
-
-def test_a_slice_of_time() -> None:
-    """Solves within it; what is done before a model hears when it is over, or stopped."""
-    stop = threading.Event()
-    given = TimeSlice(clock=Clock(watcher=Watcher(stop=stop)).after(60))
-    given.check()
-    solver = cp_model.CpSolver()
-    assert given.part(0.5).part(0.5).solve(pigeons(2), solver) == cp_model.INFEASIBLE
-    assert 10 < solver.parameters.max_time_in_seconds <= 15
-    stop.set()
-    with pytest.raises(OutOfTimeError):
-        given.check()
-    over = TimeSlice(clock=Clock(ends_s=0.0))
-    with pytest.raises(OutOfTimeError):
-        over.check()
-    assert over.solve(pigeons(12), cp_model.CpSolver()) == cp_model.UNKNOWN
-
-
-def test_invalid_models_are_no_answers() -> None:
-    """They are mistakes of ours."""
-    model = cp_model.CpModel()
-    model.new_int_var(3, 1, "")
-    with pytest.raises(AssertionError, match="rejects"):
-        TimeSlice(clock=Clock().after(60)).solve(model, cp_model.CpSolver())

@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 from ortools.sat.python import cp_model
 
 from pipette_opt.base.types import IntArray
+from pipette_opt.plans.clock import Clock
 from pipette_opt.problem.best_links import has_room
 from pipette_opt.problem.data import CandidateData, ProblemData
 from pipette_opt.problem.objective import placed_objective_ticks
@@ -15,7 +15,7 @@ from pipette_opt.solver.class_assignment.model import build_merged, pattern_of
 from pipette_opt.solver.class_assignment.problem import merge, place_classes
 from pipette_opt.solver.class_assignment.splits import finer
 from pipette_opt.solver.class_assignment.twins import HostClasses, host_classes
-from pipette_opt.solver.stoppable import TimeSlice
+from pipette_opt.solver.stoppable import solve_within
 
 logger = logging.getLogger(__name__)
 
@@ -123,23 +123,23 @@ class MergedSearch:
         self._random = np.random.default_rng(seed)
 
     def narrow(self, floor: int, ceiling: int, nodes: IntArray | None = None) -> None:
-        """Take over better bound and objective ceiling from other engines, and a good placement if one is known."""
+        """Take over better bound and objective ceiling, and a good placement if one is known."""
         self.bound, self.ceiling = max(self.bound, floor), min(self.ceiling, ceiling)
         if nodes is not None:
             self._nodes = nodes
 
     def run(
         self,
-        given: TimeSlice,
+        clock: Clock,
+        workers: int = 1,
         *,
         on_bound: OnBound = lambda bound: None,
         on_pattern: OnPattern | None = None,
     ) -> int:
-        """Search for a time slice. Return the lower bound, ticks, above the ceiling if no better placement exists."""
-        clock = given.clock
+        """Search until the clock is over. Return a lower bound, ticks; above the ceiling: no placement is better."""
         while self.bound <= self.ceiling and not clock.stop.is_set():
             before_s, number = clock.left_s, self.merged.classes.number
-            complete = self._bisect(given, on_bound, on_pattern)
+            complete = self._bisect(clock, workers, on_bound, on_pattern)
             logger.info(
                 "%d classes of hosts (costs within %g %%): bound %d, pattern %s, ceiling %d, %s in %.2f s",
                 number,
@@ -161,7 +161,7 @@ class MergedSearch:
                 break
         return self.bound
 
-    def _bisect(self, given: TimeSlice, on_bound: OnBound, on_pattern: OnPattern | None) -> bool:
+    def _bisect(self, clock: Clock, workers: int, on_bound: OnBound, on_pattern: OnPattern | None) -> bool:
         """Solve models until the best pattern is near the bound. Return ``False`` if a model took too long."""
         complete = True
         if self._nodes is not None:
@@ -169,11 +169,11 @@ class MergedSearch:
         high = self.ceiling if self._best is None else min(self.ceiling, self._best[0] - 1)
         reach = self._first_reach
         probe = high if self._minimises else self.bound + int(reach * (high - self.bound))
-        while self.bound <= self.ceiling and not given.clock.stop.is_set():
-            left = min(self.slice_s, given.clock.left_s)
+        while self.bound <= self.ceiling and not clock.stop.is_set():
+            left = min(self.slice_s, clock.left_s)
             if left <= 0:
                 return False
-            proven, pattern = self._solve(probe, replace(given, clock=given.clock.after(left), seed=self.seed))
+            proven, pattern = self._solve(probe, clock.after(left), workers)
             if proven > self.bound:
                 self.bound = proven
                 on_bound(self.bound)
@@ -207,7 +207,7 @@ class MergedSearch:
             return NEAR_PATTERN
         return 0.0 if (self.merged.classes.sizes[np.unique(self._best[1])] == 1).all() else NEAR_PATTERN
 
-    def _solve(self, ceiling: int, given: TimeSlice) -> tuple[int, IntArray | None]:
+    def _solve(self, ceiling: int, clock: Clock, workers: int) -> tuple[int, IntArray | None]:
         """
         Return a lower bound in integer ticks, and a pattern (host class of each cell) that costs at most the objective
         ceiling; ``None`` if none was found.
@@ -221,7 +221,7 @@ class MergedSearch:
             model.proto.clear_objective()
         solver = cp_model.CpSolver()
         solver.parameters.linearization_level = 0  # linear relaxations cost more time than they save here
-        status = given.solve(model, solver)
+        status = solve_within(solver, model, clock, workers, self.seed)
         if status == cp_model.INFEASIBLE:
             return ceiling + 1, None
         complete = status == cp_model.OPTIMAL

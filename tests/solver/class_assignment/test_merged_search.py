@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conformance import given
 from instances import (
     SMALL_SHAPES,
     Variant,
@@ -17,6 +16,8 @@ from instances import (
 
 from pipette_opt.annealing.anneal import AnnealingParams, anneal
 from pipette_opt.base.types import IntArray, P2PMode
+from pipette_opt.plans.clock import Clock
+from pipette_opt.plans.watcher import Watcher
 from pipette_opt.problem.data import UNUSABLE_TICKS, CandidateData, ProblemData
 from pipette_opt.problem.objective import largest_ticks, objective_ticks
 from pipette_opt.solver.bounds import candidate_bound
@@ -45,6 +46,11 @@ VARIANTS = [
     for directed, spans in ((False, "both"), (True, "context"), (True, "tensor"))
     for missing, kinds, levels in ((0.0, 1, 0), (0.2, 1, 2), (0.0, 2, 3), (0.2, 2, 0))
 ]
+
+
+def given(seconds: float, stop: threading.Event | None = None) -> Clock:
+    """Return a clock that is over after some seconds, or once stopped."""
+    return Clock(watcher=Watcher() if stop is None else Watcher(stop=stop)).after(seconds)
 
 
 def random_classes(rng: np.random.Generator, data: ProblemData, candidate: CandidateData) -> HostClasses:
