@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.megatron import megatron_options
-from pipette_opt.export.training_options import Option
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.read.megatron_table import field_of
 from pipette_opt.read.megatron_table import megatron_options as known_options
+from pipette_opt.read.model_words import Option
 
 Action = Literal["change", "add", "drop"]
 
@@ -301,7 +301,7 @@ def changes_rows(changes: Sequence[Change], most: int) -> list[tuple[str, str]]:
     """Return edit and reason of the first ``most`` changes, and a row with the number of changes that follow."""
     left = len(changes) - most
     rows = [_row(change) for change in changes[:most]]
-    return [*rows, (f"{left} more: pipette-opt export, with --diff", "")] if left > 0 else rows
+    return [*rows, (f"{left} more: pipette-opt export, with --launch", "")] if left > 0 else rows
 
 
 def _row(change: Change) -> tuple[str, str]:

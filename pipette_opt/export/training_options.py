@@ -5,21 +5,9 @@ from collections.abc import Collection, Sequence
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.extra_arguments import goes_with
 from pipette_opt.parallel import ParallelConfig
+from pipette_opt.read.model_words import Option, options_of
 from pipette_opt.specs import TrainingSpec
 from pipette_opt.specs.activations import host_keeps
-
-Option = tuple[str, ...]
-"""An option and its values."""
-
-
-def options_of(**values: object) -> list[Option]:
-    """Return options named as the arguments: ``True`` gives a flag, ``None`` and ``False`` give nothing."""
-    named = [(f"--{name.replace('_', '-')}", value) for name, value in values.items()]
-    return [
-        (name,) if value is True else (name, str(value))
-        for name, value in named
-        if value is not None and value is not False
-    ]
 
 
 def precision_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:

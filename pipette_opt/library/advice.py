@@ -6,11 +6,11 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.checks import refuse_operations
-from pipette_opt.export.megatron import model_options
-from pipette_opt.export.training_options import further_options, offload_options, options_of, precision_options
+from pipette_opt.export.training_options import further_options, offload_options, precision_options
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.megatron_conflicts import check_conflicts
 from pipette_opt.read.megatron_options import option_values
+from pipette_opt.read.model_words import model_options, options_of
 from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import Instance
 

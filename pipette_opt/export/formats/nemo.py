@@ -20,14 +20,7 @@ import yaml
 from pipette_opt.base.errors import InputError
 from pipette_opt.export import megatron
 from pipette_opt.export.checks import check_megatron_can, context_levels, expert_tensor_size, refuse_operations
-from pipette_opt.export.megatron import (
-    TRIAL_ITERATIONS,
-    attention_variant,
-    barred_pattern,
-    check_chunks,
-    layout_options,
-    mixer_sizes,
-)
+from pipette_opt.export.megatron import TRIAL_ITERATIONS, layout_options
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.export.target import ELSEWHERE, Target
@@ -35,6 +28,7 @@ from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
+from pipette_opt.read.model_words import attention_variant, barred_pattern, check_chunks, mixer_sizes
 from pipette_opt.read.recipe_overrides import RECIPE_PRECISION
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
 from pipette_opt.specs.user_buffers import has_user_buffers
