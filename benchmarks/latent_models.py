@@ -23,7 +23,6 @@ from pipette_opt.job.read import read_job
 from pipette_opt.library.current import current_of
 from pipette_opt.options.description import JobOptions
 from pipette_opt.read.gpus import read_gpu_entry
-from pipette_opt.read.megatron_args import parse_megatron_args
 
 SHARED = shared_folder()
 
@@ -120,9 +119,12 @@ def compared_with(row: dict[str, str], text: str) -> ComparedRun:
         path = Path(folder) / "row.args"
         path.write_text(text)
         options = JobOptions(
-            nodes=str(int(row["num_gpus"]) // per_node), gpu=row["gpu"].lower(), gpus_per_node=per_node, model=str(path)
+            nodes=str(int(row["num_gpus"]) // per_node),
+            gpu=row["gpu"].lower(),
+            gpus_per_node=per_node,
+            launch=str(path),
         )
-        found = current_of(read_job(options), parse_megatron_args(text), None)
+        found = current_of(read_job(options), None)
     return ComparedRun(
         name=row["model"],
         model=found.instance.model,

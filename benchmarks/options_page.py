@@ -13,8 +13,8 @@ from typing import Any, get_args, get_origin
 from pipette_opt.options.description import (
     Field,
     JobOptions,
-    LaunchOptions,
     Measured,
+    SearchOptions,
     SpaceOptions,
     fields_of,
 )
@@ -26,6 +26,7 @@ SECTIONS: Mapping[str, str] = {
     "training": "`training`",
     "software": "`software`",
     "parallel": "`parallel`",
+    "search": "`search`",
     "measured": "`measured`",
 }
 """Sections of a job file in the order of the page, with their headings."""
@@ -35,8 +36,9 @@ SECTION_NOTES: Mapping[str, str] = {
     "software": "The section may be just the name of a stack; beside other keys, `software` or `name` names it.",
     "parallel": "Dimensions that the search may choose; each size is a number or a list. `estimate` takes one launch: "
     "each dimension has one value, and any option of Megatron-LM may be added, such as `sequence_parallel: true`.",
+    "search": "What `solve` optimises, and its limits; other commands say which of these have no effect on them.",
     "measured": "Runs that predictions start from ([page](measured.md)): a list of words of `--measured`, such as "
-    "`measured: [train.sh=98.2s, run.log]`, or `runs: [...]` beside figures of the launch in `args`. `estimate` sets "
+    "`measured: [train.sh=98.2s, run.log]`, or `runs: [...]` beside figures of the launch in `launch`. `estimate` sets "
     "these figures beside its prediction; other commands start from them.",
 }
 """Notes below the headings of sections."""
@@ -67,7 +69,7 @@ Made by `python -m benchmarks.options_page`; the schema for editors is `data/sch
 
 def declared() -> Iterator[tuple[str, Field]]:
     """Yield section and declaration of every field that a job file may hold."""
-    for described in (JobOptions, LaunchOptions, SpaceOptions):
+    for described in (JobOptions, SpaceOptions, SearchOptions):
         for field in fields_of(described).values():
             yield field.option.section, field
     for field in fields_of(Measured).values():

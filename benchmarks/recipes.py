@@ -174,13 +174,13 @@ def check_legal(given: MegatronArgs, num_gpus: int) -> None:
 
 
 def price(path: Path, given: MegatronArgs, recipe: dict[str, Any]) -> Current:
-    """Return time and memory on equal hosts of the recipe's GPU, as ``pipette-opt estimate --args`` does."""
+    """Return time and memory on equal hosts of the recipe's GPU, as ``pipette-opt estimate --launch`` does."""
     usual = read_gpu_entry(recipe["gpu"]).usual_host
     per_node = min(recipe["num_gpus"], usual.gpus_per_node if usual else 8)
     options = JobOptions(
-        nodes=str(recipe["num_gpus"] // per_node), gpu=recipe["gpu"], gpus_per_node=per_node, model=str(path)
+        nodes=str(recipe["num_gpus"] // per_node), gpu=recipe["gpu"], gpus_per_node=per_node, launch=str(path)
     )
-    return current_of(read_job(options), given, None)
+    return current_of(replace(read_job(options), launch=given), None)
 
 
 def unnamed(text: str, where: str) -> list[str]:

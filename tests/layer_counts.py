@@ -22,12 +22,12 @@ from pipette_opt.costs.compute import layer_times_s, optimizer_time_s
 from pipette_opt.costs.context import context_traffic, exchanged_traffic
 from pipette_opt.costs.experts import expert_traffic
 from pipette_opt.costs.stage import stage_parameters
-from pipette_opt.export.megatron import model_options
 from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.memory.formula import FormulaBytes, formula_bytes, parameters
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.read.model_words import model_options
 from pipette_opt.specs import GpuSpec, Instance, ModelSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.activations import moved_bytes
 from pipette_opt.specs.efficiency import AttentionLaw, GpuEfficiency, ProductLaw

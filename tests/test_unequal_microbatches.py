@@ -149,9 +149,9 @@ def planned() -> Plan:
 @pytest.mark.parametrize("target", [name for name, entry in TARGETS.items() if not entry.is_map])
 def test_launchers_refuse_it_and_say_what_would_run(planned: Plan, target: str) -> None:
     """Planned only: the padded batch is named. The map of ranks can be written."""
-    from pipette_opt.export.launch_options import LaunchOptions
+    from pipette_opt.export.launch_options import ExportOptions
 
-    options = LaunchOptions(image="x") if TARGETS[target].needs_image else LaunchOptions()
+    options = ExportOptions(image="x") if TARGETS[target].needs_image else ExportOptions()
     with pytest.raises(InputError, match=r"a global batch of 24, which takes the same time; if 6 of its sequences"):
         export(planned, target, options)
     assert export(planned, "rankmap-csv")

@@ -387,7 +387,7 @@ def exported_is_the_plan(case: Case, plan: Plan) -> Iterator[str]:
             po.export(case.path("plan"), target, out=folder, force=True)
         except po.InputError:
             continue  # the format cannot express the plan
-        read = po.estimate(args=launch_in(folder), hosts=hosts, **job)
+        read = po.estimate(launch=launch_in(folder), host_order=hosts, **job)
         overlap = plan.config.tp_comm_overlap  # read back as an option of the training, which costs the same
         if replace(read.config, tp_comm_overlap=overlap) != plan.config:
             yield f"{target}: read back as {read.config}, not as {plan.config}"

@@ -9,7 +9,7 @@ import typer
 from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
 
-WITHOUT_EFFECT = (*("measured_runs", "tp_comm_overlap", "micro_batches", "expert_loads", "expert_placement"),)
+WITHOUT_EFFECT = ("measured_runs", "host_order", "tp_comm_overlap", "micro_batches", "expert_loads")
 """Options of a job that ``benchmark solve`` does not offer: no baseline knows them, or the comparison fixes them."""
 
 FIXED = (

@@ -27,7 +27,7 @@ def calibrate(
     Make a software stack of your own measured runs, and print the remaining error.
 
     One run is useful, fifty are good. Times and bands then start from the runs, as with --measured; constants are
-    fitted only if the runs show a strange stack. solve, estimate, candidates, benchmark and backtest read the written
+    fitted only if the runs show a strange stack. solve, estimate, benchmark and backtest read the written
     file with --software. Rows that cannot be used and duplicate rows are listed with the reason; if no row can be
     used, nothing is written. Ctrl-C during cross-validation writes the stack, with exit code 4; an earlier Ctrl-C
     writes nothing.

@@ -116,5 +116,5 @@ def _summary(found: "Captured", notes: list[str], out: Path) -> list[str]:
         lines.append(f"Processes: {processes}.")
     lines += [f"- {note}" for note in notes]
     if not is_stdout(out):
-        lines.append(f"Written to {out}. Next: pipette-opt estimate --args {out} --cluster cluster.yaml")
+        lines.append(f"Written to {out}. Next: pipette-opt estimate --launch {out} --cluster cluster.yaml")
     return lines

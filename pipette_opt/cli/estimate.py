@@ -16,15 +16,13 @@ OF_PLANS = ("cluster", "measured_runs", "env")
 @opt.spread
 def estimate(
     context: typer.Context,
-    job_options: Annotated[opt.JobOptions, opt.Without(("launcher", "moe_token_dispatcher"))],
+    job_options: Annotated[opt.JobOptions, opt.Without(("launcher", "moe_token_dispatcher")), opt.WholeLaunch()],
     measured: Measured,
     plan: Annotated[
         Path | None,
-        typer.Argument(help="A plan file, or a job file that describes a launch. Without either, give --args."),
+        typer.Argument(help="A plan file, or a job file that describes a launch. Without either, give --launch."),
         opt.OrJobFile(),
     ] = None,
-    args: Annotated[str | None, opt.typer_option("args"), opt.FromLaunch("args", is_whole=True)] = None,
-    hosts: Annotated[str | None, opt.typer_option("hosts"), opt.FromLaunch("hosts")] = None,
     max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
     schedule: Annotated[
         str | None,
@@ -49,37 +47,35 @@ def estimate(
     sequence length for causal attention; recomputation does not count. In the JSON, hfu counts recomputation, and
     attention as its kernels compute it.
 
-    The model comes from --model, or else from the arguments, or else from the example; the answer names the source.
-    Arguments that contradict the model are refused.
+    The model comes from --model, or else from the launch, or else from the example; the answer names the source.
+    A launch that contradicts the model is refused.
 
     With --cluster, a plan is timed on that cluster, which must have all hosts of the plan; changes since the plan was
     made are listed.
 
-    Example: [bold]pipette-opt estimate --example lab-16x8 --args "--tensor-model-parallel-size 8
-    --pipeline-model-parallel-size 4 --micro-batch-size 1" --hosts "gpu[01-16]"[/]
+    Example: [bold]pipette-opt estimate --example lab-16x8 --launch "--tensor-model-parallel-size 8
+    --pipeline-model-parallel-size 4 --micro-batch-size 1" --host-order "gpu[01-16]"[/]
     """
     from pipette_opt.base.errors import InputError
     from pipette_opt.cli.output import is_verbose, say, show, show_json
-    from pipette_opt.library.arguments import for_commands, given_of
+    from pipette_opt.library.arguments import for_commands
     from pipette_opt.library.estimate import compared_with
     from pipette_opt.library.estimate import estimate as library_estimate
 
     if plan is not None:
-        options = ["hosts", *(name for name in fields_of(opt.JobOptions) if name not in OF_PLANS)]
+        options = (name for name in fields_of(opt.JobOptions) if name not in OF_PLANS)
         useless = [name for name in options if opt.is_given(context, name)]
         if useless:
             option = f"--{useless[0].replace('_', '-')}"
             raise InputError(
-                option, "has no effect on a plan file, which contains this setting; use it only with --args."
+                option, "has no effect on a plan file, which contains this setting; use it only with --launch."
             )
     current = for_commands(library_estimate)(
         plan,
-        args=args,
-        hosts=hosts,
         max_oom_risk=max_oom_risk,
         schedule=schedule,
         trace=trace,
-        **given_of(job_options),
+        **opt.given_of(job_options),
     )
     for remark in current.remarks:
         say(remark)

@@ -26,19 +26,12 @@ RULE_S = 15.0
 @opt.spread
 def explain(
     context: typer.Context,
-    job_options: Annotated[opt.JobOptions, opt.Without(("measured_runs",))],
+    job_options: Annotated[opt.JobOptions, opt.Without(("measured_runs", "host_order"))],
     space_options: opt.SpaceOptions,
     asked: Annotated[
         list[str] | None,
         typer.Argument(
             help="Configurations to explain, as tp=8,pp=2,recompute=full or as table labels such as 'tp8 pp2 sp'."
-        ),
-    ] = None,
-    args: Annotated[
-        str | None,
-        typer.Option(
-            help="Explain the configuration in these Megatron arguments, or in a file with them.",
-            rich_help_panel=opt.JOB,
         ),
     ] = None,
     plan: Annotated[
@@ -75,14 +68,15 @@ def explain(
     """
     from pipette_opt.cli.output import live_progress, show_json
     from pipette_opt.job.space import search_space
-    from pipette_opt.library.explain import PLACE_S, explained, params_of, question_of
+    from pipette_opt.library.explain import OF_LAUNCH, PLACE_S, check_asked, explained, params_of, question_of
     from pipette_opt.plans.watcher import Watcher
 
-    if rules and (asked is not None or args is not None or plan is not None):
-        raise InputError("--rules", "checks the whole job; leave out configurations, --args and --plan.")
+    if rules and (asked is not None or plan is not None):
+        raise InputError("--rules", "checks the whole job; leave out configurations and --plan.")
+    check_asked(asked, job_options, plan)
     params = params_of(time_limit or (RULE_S if rules else PLACE_S), workers, 0, max_oom_risk)
     has_job = plan is None or any(
-        opt.is_given(context, field.name) for field in fields(job_options) if field.name != "env"
+        opt.is_given(context, field.name) for field in fields(job_options) if field.name not in OF_LAUNCH
     )
     question = question_of(plan, job_options if has_job else None, lambda job: search_space(job, space_options))
     if rules:
@@ -90,7 +84,7 @@ def explain(
         return
     watcher = Watcher()
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        found = explained(question, asked, args, params, watcher, job_options.env)
+        found = explained(question, asked, job_options, params, watcher)
     if not json:
         _show(found)
     elif found.answers:

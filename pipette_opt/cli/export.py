@@ -7,11 +7,10 @@ import typer
 
 from pipette_opt.cli import options as opt
 from pipette_opt.export.formats import format_names
-
-SLURM, PODS = "Slurm only", "Kubernetes only"
-"""Headings of Slurm's and Kubernetes' options in the help."""
+from pipette_opt.export.launch_options import ExportOptions
 
 
+@opt.spread
 def export(
     plan: Annotated[Path, typer.Argument(help="Plan file to export.")],
     target: Annotated[
@@ -22,56 +21,16 @@ def export(
             help=f"Format: {', '.join(format_names())}.",
         ),
     ] = "rankmap-json",
+    *,
+    options: ExportOptions,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to write the files to; without it they are printed.")
     ] = None,
-    image: Annotated[
+    launch: Annotated[
         str | None,
         typer.Option(
-            help="Container image. Required for kubernetes and pytorchjob; optional for slurm, which runs it "
-            "with pyxis."
+            help="Launch that runs today: print its options to change, add and drop instead of writing files."
         ),
-    ] = None,
-    job_name: Annotated[
-        str, typer.Option(help="Name of the job, for slurm, kubernetes and pytorchjob only.")
-    ] = "pretrain",
-    account: Annotated[str | None, typer.Option(help="Slurm account.", rich_help_panel=SLURM)] = None,
-    partition: Annotated[str | None, typer.Option(help="Slurm partition.", rich_help_panel=SLURM)] = None,
-    time: Annotated[
-        str | None, typer.Option(help="Time limit of the Slurm job, e.g. 4:00:00.", rich_help_panel=SLURM)
-    ] = None,
-    segment: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of hosts that must be in the same block (Slurm's topology/block).", rich_help_panel=SLURM
-        ),
-    ] = None,
-    container_mounts: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Folder to mount into the container of --image, as SOURCE:TARGET; repeatable.", rich_help_panel=SLURM
-        ),
-    ] = None,
-    rdma_resource: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="RDMA devices of each pod as NAME=COUNT, e.g. rdma/hca_shared_devices_a=8; repeatable. Also "
-            "adds IPC_LOCK.",
-            rich_help_panel=PODS,
-        ),
-    ] = None,
-    host_network: Annotated[
-        bool, typer.Option("--host-network", help="Pods use the network of their host.", rich_help_panel=PODS)
-    ] = False,
-    host_ipc: Annotated[
-        bool, typer.Option("--host-ipc", help="Pods use the IPC namespace of their host.", rich_help_panel=PODS)
-    ] = False,
-    shm_size: Annotated[
-        str | None, typer.Option(help="Size limit of /dev/shm in a pod, e.g. 64Gi.", rich_help_panel=PODS)
-    ] = None,
-    diff: Annotated[
-        str | None,
-        typer.Option(help="Your launch script: print the options to change, add and drop instead of writing files."),
     ] = None,
     env: opt.Env = None,
     cluster: Annotated[
@@ -94,7 +53,7 @@ def export(
 
     Example: [bold]pipette-opt export plan.json --format slurm --partition gpu -o launch/[/]
 
-    Example: [bold]pipette-opt export plan.json --format megatron --diff train.sh[/]
+    Example: [bold]pipette-opt export plan.json --format megatron --launch train.sh[/]
     """
     from dataclasses import asdict
 
@@ -109,24 +68,14 @@ def export(
         target,
         out=None if json or is_stdout(out) else out,
         force=force,
-        diff=diff,
+        launch=launch,
         env=env,
         cluster=cluster,
-        image=image,
-        job_name=job_name,
-        account=account,
-        partition=partition,
-        time=time,
-        segment=segment,
-        container_mounts=container_mounts,
-        rdma_resource=rdma_resource,
-        host_network=host_network,
-        host_ipc=host_ipc,
-        shm_size=shm_size,
+        **opt.given_of(options),
     )
     for note in found.notes:
         say(note)
-    if diff is not None:
+    if launch is not None:
         if json:
             show_json([asdict(change) for change in found.changes])
         else:

@@ -8,6 +8,7 @@ import typer
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.cli import options as opt
+from pipette_opt.options.links import LinkOptions
 
 app = typer.Typer(
     help="Convert measurements, models and launch scripts into files that solve reads.", no_args_is_help=True
@@ -15,6 +16,7 @@ app = typer.Typer(
 
 
 @app.command("links")
+@opt.spread
 def links(
     sources: Annotated[
         list[Path],
@@ -25,46 +27,11 @@ def links(
             "measurements at several times."
         ),
     ],
+    *,
+    asked: LinkOptions,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Cluster file to write; the link matrices go next to it.")
     ] = Path("cluster.yaml"),
-    fill: Annotated[
-        str,
-        typer.Option(
-            help="Rate of a pair of hosts whose measurement failed: exclude (the link is not used), worst, median, or "
-            "switch (the worst pair at the same distance in the switch tree)."
-        ),
-    ] = "exclude",
-    repeated: Annotated[
-        str, typer.Option(help="Rate of a pair of hosts that several sources measured: worst or mean.")
-    ] = "worst",
-    direction: Annotated[
-        str,
-        typer.Option(help="measured (a rate per direction), average or slower (the same rate for both directions)."),
-    ] = "measured",
-    short_names: Annotated[bool, typer.Option("--short-names", help="Cut host names at the first dot.")] = False,
-    gpu: Annotated[str | None, typer.Option(help="GPU type, if the logs do not name it.")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs per host, if the logs used fewer.")] = None,
-    nics_per_node: Annotated[
-        int | None, typer.Option(help="NICs per host, if the logs do not contain this number.")
-    ] = None,
-    only_gpus: Annotated[
-        int | None, typer.Option(help="Use only the logs of tests with this many GPUs per host.")
-    ] = None,
-    test: Annotated[
-        str,
-        typer.Option(
-            help="Test of nccl-tests, if its log does not name it: sendrecv, alltoall, all_reduce, all_gather or "
-            "reduce_scatter."
-        ),
-    ] = "",
-    hosts: Annotated[
-        str | None,
-        typer.Option(
-            help="Sender and receiver of ib_write_bw or osu_bw, if the log does not name them, e.g. gpu01,gpu02."
-        ),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the cluster.")] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -93,23 +60,7 @@ def links(
                 option,
                 "has no effect without --model; give --model, too." if model is None else "is required with --model.",
             )
-    opt.one_of("--fill", fill, ("exclude", "worst", "median", "switch"))
-    opt.one_of("--repeated", repeated, ("worst", "mean"))
-    opt.one_of("--direction", direction, ("measured", "average", "slower"))
-    found = import_links(
-        sources,
-        fill=fill,  # type: ignore[arg-type]
-        repeated=repeated,  # type: ignore[arg-type]
-        direction=direction,  # type: ignore[arg-type]
-        short_names=short_names,
-        gpu=gpu,
-        gpus_per_node=gpus_per_node,
-        nics_per_node=nics_per_node,
-        only_gpus=only_gpus,
-        test=test,
-        hosts=hosts,
-        name=name or out.stem,
-    )
+    found = import_links(sources, **{"name": out.stem, **opt.given_of(asked)})
     write_cluster(found.cluster, out, comment="\n".join(found.notes))
     slow = found.health.slow_hosts
     if not json:

@@ -153,6 +153,6 @@ def _unknown(name: str, known: Mapping[str, int]) -> InputError:
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     if bare in NOT_THE_SAME and "--virtual-pipeline" in known:
         hint = f" {NOT_THE_SAME[bare][:1].upper()}{NOT_THE_SAME[bare][1:]}."
-    elif usual_name(bare) != bare and "--args" in known:
-        hint = " Give the parallel degrees as Megatron-LM arguments in --args."
+    elif usual_name(bare) != bare and "--launch" in known and "--tensor-parallel" not in known:
+        hint = " Give the parallel degrees as Megatron-LM arguments in --launch."
     return InputError("the command line", f"No such option: {name}.{hint}")

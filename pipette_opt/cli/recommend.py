@@ -12,9 +12,9 @@ from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 
 @opt.spread
 def recommend(
-    job_options: Annotated[opt.JobOptions, opt.Without(("num_gpus", "gpu_price"))],
+    job_options: Annotated[opt.JobOptions, opt.Without(("num_gpus", "gpu_price", "host_order"))],
     space_options: opt.SpaceOptions,
-    hosts: Annotated[
+    num_hosts: Annotated[
         str | None,
         typer.Option(
             help="Numbers of hosts to compare, e.g. 4,8,16; by default all hosts, half of them, a quarter, ..."
@@ -48,7 +48,7 @@ def recommend(
 
     from pipette_opt.base.units import counted
     from pipette_opt.cli.output import live_progress, say, show, show_json
-    from pipette_opt.library.arguments import for_commands, given_of
+    from pipette_opt.library.arguments import for_commands
     from pipette_opt.library.recommend import recommend as library_recommend
     from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.question_tables import offers_table
@@ -56,9 +56,9 @@ def recommend(
     watcher = Watcher(begun=begun)
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         found = for_commands(library_recommend)(
-            **given_of(job_options),
-            **given_of(space_options),
-            hosts=hosts,
+            **opt.given_of(job_options),
+            **opt.given_of(space_options),
+            num_hosts=num_hosts,
             tokens=tokens,
             deadline=deadline,
             gpu_price=gpu_price,

@@ -6,47 +6,15 @@ from typing import Annotated
 
 import typer
 
-from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+from pipette_opt.options.questions import ReplanOptions
 
 
+@opt.spread
 def replan(
     plan: Annotated[Path, typer.Argument(help="Plan file of the job that runs now.")],
-    lost: Annotated[str | None, typer.Option(help="Hosts that failed or left, e.g. gpu07 or gpu[07-08].")] = None,
-    joined: Annotated[str | None, typer.Option(help="Hosts that joined and may be used now.")] = None,
-    cluster: Annotated[
-        Path | None,
-        typer.Option(help="Cluster file that includes the joined hosts, if the plan's cluster file lacks them."),
-    ] = None,
-    max_moves: Annotated[
-        int | None, typer.Option(help="Maximum number of hosts that may have to load other parameters.", min=0)
-    ] = None,
-    tolerance: Annotated[
-        float,
-        typer.Option(
-            help="Without --max-moves: choose the plan with the fewest hosts to load among plans that are at "
-            "most this share "
-            "slower than the fastest.",
-            min=0.0,
-        ),
-    ] = 0.005,
-    num_gpus: Annotated[
-        int | None, typer.Option(help="Number of GPUs to use; by default the fastest number.", min=1)
-    ] = None,
-    micro_batches: Annotated[
-        str | None,
-        typer.Option(
-            help="unequal: replicas may run different numbers of micro-batches, so that any number of replicas "
-            "can share "
-            "the batch (planned only, no launcher runs it); equal; by default as in the plan."
-        ),
-    ] = None,
-    measured_runs: opt.MeasuredRuns = None,
-    env: opt.Env = None,
-    max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
-    time_limit: opt.TimeLimit = 10.0,
-    workers: opt.Workers = None,
+    asked: Annotated[ReplanOptions, opt.Without(("seed",))],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -87,18 +55,7 @@ def replan(
     with stop_on_interrupt(watcher.stop, lambda: watcher.is_prepared), live_progress(watcher, quiet=json):
         found = for_commands(library_replan)(
             plan,
-            cluster=cluster,
-            lost=lost,
-            joined=joined,
-            max_moves=max_moves,
-            tolerance=tolerance,
-            num_gpus=num_gpus,
-            micro_batches=micro_batches,
-            measured_runs=measured_runs,
-            env=env,
-            max_oom_risk=max_oom_risk,
-            time_limit_s=time_limit,
-            workers=workers,
+            **opt.given_of(asked),
             on_progress=watcher,
         )
     chosen = found.chosen.plan

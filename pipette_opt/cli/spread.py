@@ -5,11 +5,20 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
-from pipette_opt.options.description import Field, JobOptions, Measured, SpaceOptions, field_of, fields_of
+from pipette_opt.options.description import (
+    Field,
+    JobOptions,
+    Measured,
+    SearchOptions,
+    SpaceOptions,
+    field_of,
+    fields_of,
+    is_declared,
+)
 from pipette_opt.options.names import option_name
 
 if TYPE_CHECKING:
@@ -26,20 +35,8 @@ class Without:
 
 
 @dataclass(frozen=True, slots=True)
-class FromLaunch:
-    """
-    Annotation of a parameter that takes its value from the launch of a job file unless given on the command line.
-
-    Parameters
-    ----------
-    name
-        Field of the launch: ``args`` or ``hosts``.
-    is_whole
-        Whether degrees in a job file without ``args`` count as a launch.
-    """
-
-    name: str
-    is_whole: bool = False
+class WholeLaunch:
+    """Annotation of a parameter of job options: the degrees of a job file without ``launch`` are the launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,43 +44,43 @@ class OrJobFile:
     """Annotation of an argument that may also be a job file, recognised by ``.yaml`` or ``.yml``."""
 
 
-def typer_option(name: str) -> Any:
-    """Return the typer option of a declared field."""
-    field = field_of(name)
+def typer_option(declared: str | Field) -> Any:
+    """Return the typer option of a declared field; of a job, a search or a launch also by its name."""
+    field = field_of(declared) if isinstance(declared, str) else declared
     option, text = field.option, field.option.help.replace("[", "\\[")
-    names = (option_name(name),)
+    names = (option_name(field.name),)
     if (field.kind is bool and field.default) or field.kind == bool | None:
-        names = (f"{option_name(name)}/--no-{name.replace('_', '-')}",)
+        names = (f"{option_name(field.name)}/--no-{field.name.replace('_', '-')}",)
     return typer.Option(*names, help=text, min=option.minimum, metavar=option.metavar, rich_help_panel=option.panel)
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
     """
-    Return a command with an option for each field of its :class:`JobOptions` and :class:`SpaceOptions` parameters.
+    Return a command with an option for each field of its parameters that are classes of declared options.
 
-    ``Annotated[JobOptions, Without(("launcher",))]`` leaves fields out. A job file sets the same fields; it is the
-    command's argument, or ``--job`` if the command has arguments of its own.
+    ``Annotated[JobOptions, Without(("launcher",))]`` leaves fields out. A command with :class:`JobOptions` also takes a
+    job file that sets the same fields: as its argument, or by ``--job`` if it has arguments of its own.
     """
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[type, list[Field]]] = {}
-    launches: dict[str, FromLaunch] = {}
-    measured, either = "", ""
+    measured, either, is_whole = "", "", False
     for argument in parameters_of(command):
         kind, *notes = (
             get_args(argument.annotation) if get_origin(argument.annotation) is Annotated else (argument.annotation,)
         )
-        launches.update((argument.name, note) for note in notes if isinstance(note, FromLaunch))
+        is_whole = is_whole or any(isinstance(note, WholeLaunch) for note in notes)
         either = argument.name if any(isinstance(note, OrJobFile) for note in notes) else either
         if kind is Measured:
             measured = argument.name
-        elif kind in (JobOptions, SpaceOptions):
+        elif is_declared(kind):
             left_out = {name for note in notes if isinstance(note, Without) for name in note.names}
             taken = [field for name, field in fields_of(kind).items() if name not in left_out]
             groups[argument.name] = (kind, taken)
             parameters += [_parameter_of(field) for field in taken]
         else:
             parameters.append(argument)
-    if not either:
+    has_job = any(kind is JobOptions for kind, _ in groups.values())
+    if has_job and not either:
         parameters.insert(0, _job_parameter(parameters))
     has_context = any(argument.name == "context" for argument in parameters)
     if not has_context:
@@ -96,10 +93,12 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             path, given[either] = given[either], None
         file = None if path is None else _read(path)
         known = {field.name for _, taken in groups.values() for field in taken}
-        if any(launch.is_whole for launch in launches.values()):
-            known |= set(fields_of(SpaceOptions))
         if file is not None:
-            _say_replaced(context, file, known, launches, has_measured=bool(measured))
+            _say_replaced(context, file, known | set(fields_of(SpaceOptions) if is_whole else ()), bool(measured))
+            if not is_whole:
+                file.check_searched()
+            elif not given["launch"]:
+                given["launch"] = file.whole_launch()
         for name, (kind, taken) in groups.items():
             given[name] = kind(
                 **{
@@ -107,10 +106,6 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
                     for field in taken
                 }
             )
-        if file is not None:
-            for name, launch in launches.items():
-                if not given[name]:
-                    given[name] = file.launch_text(launch.is_whole) if launch.name == "args" else file.launch.hosts
         if measured:
             given[measured] = Measured() if file is None else file.measured
         command(**given)
@@ -133,7 +128,9 @@ def _parameter_of(field: Field) -> inspect.Parameter:
     kind = field.kind
     if get_origin(field.plain_kind) is tuple:
         kind = str | None
-    return parameter(field.name, Annotated[kind, typer_option(field.name)], default=field.default)
+    elif get_origin(kind) is Literal:  # a wrong word is refused by ``check_declared``, as from programs
+        kind = str
+    return parameter(field.name, Annotated[kind, typer_option(field)], default=field.default)
 
 
 def _read(path: Path) -> "JobFile":
@@ -162,28 +159,22 @@ def _value(context: typer.Context, field: Field, value: object, file: "JobFile |
     return field_value(field, value, option_name(field.name)) if get_origin(field.plain_kind) is tuple else value
 
 
-def _say_replaced(
-    context: typer.Context, file: "JobFile", known: set[str], launches: dict[str, FromLaunch], *, has_measured: bool
-) -> None:
+def _say_replaced(context: typer.Context, file: "JobFile", known: set[str], has_measured: bool) -> None:
     """Report values that the command line replaces; raise ``InputError`` for fields the command lacks."""
     from pipette_opt.base.errors import InputError
     from pipette_opt.cli.output import say
 
     for name, value in file.given.items():
         if name not in known and name != "measured_runs":
-            raise InputError(
-                f"{file.path}, {file.place(name)}", f"has no effect on the command {context.info_name}; leave it out."
-            )
+            problem = f"has no effect on the command {context.info_name}"
+            if name != "host_order" and name not in fields_of(SearchOptions):
+                raise InputError(f"{file.path}, {file.place(name)}", f"{problem}; leave it out.")
+            say(f"{file.path}: {file.place(name)} {problem}")
         if is_given(context, name) and (now := context.params.get(name)) != value:
             say(f"{file.path}: {option_name(name)} {now} on the command line overrides {file.place(name)}")
-    if file.launch != type(file.launch)() and not launches:
-        say(
-            f"{file.path}: args and hosts, which describe today's launch, have no effect on the command "
-            f"{context.info_name}"
-        )
-    figures_count = has_measured or ("measured_runs" in known and file.launch.args is not None)
+    figures_count = has_measured or ("measured_runs" in known and "launch" in file.given)
     if (file.measured != Measured() and not figures_count) or (file.measured_runs() and "measured_runs" not in known):
-        need = "without args " if "measured_runs" in known else ""
+        need = "without launch " if "measured_runs" in known else ""
         say(f"{file.path}: the section measured has no effect {need}on the command {context.info_name}")
 
 

@@ -8,6 +8,8 @@ import typer
 
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+from pipette_opt.export.launch_options import ExportOptions
+from pipette_opt.options.trials import TRIALS, TrialOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,8 +17,19 @@ if TYPE_CHECKING:
     from pipette_opt.library.tune import Replayed
     from pipette_opt.tune.loop import Progress, Tuned
 
-TRIALS, TABLE = "The trials", "A table instead of a cluster"
-"""Headings of the options of trials and of the replay in the help."""
+TABLE = "A table instead of a cluster"
+"""Heading of the options of the replay in the help."""
+
+NOT_OF_TRIALS = (
+    "job_name",
+    "segment",
+    "container_mounts",
+    "rdma_resource",
+    "host_network",
+    "host_ipc",
+    "shm_size",
+)
+"""Options of exports that trials do not have."""
 
 OF_REPLAY = ("replay", "leave_out_source", "budget", "until", "software", "out", "json", "verbose", "quiet")
 """Parameters that have an effect on a table of runs."""
@@ -25,26 +38,10 @@ OF_REPLAY = ("replay", "leave_out_source", "budget", "until", "software", "out",
 @opt.spread
 def tune(
     context: typer.Context,
-    job_options: opt.JobOptions,
+    job_options: Annotated[opt.JobOptions, opt.Without(("host_order",))],
     space_options: opt.SpaceOptions,
-    run: Annotated[
-        str | None,
-        typer.Option(
-            help="Command that runs a trial until it ends, e.g. 'sbatch --wait {script}'; started in the trial's "
-            "folder. Also known: {dir}, {plan}, {trial}, {steps}, {hosts}. Without it you start each trial yourself.",
-            rich_help_panel=TRIALS,
-        ),
-    ] = None,
-    log: Annotated[
-        str,
-        typer.Option(
-            help="Pattern of a trial's logs, from its folder; run.log has what the command prints.",
-            rich_help_panel=TRIALS,
-        ),
-    ] = "{dir}/*.log",
-    budget: Annotated[
-        int, typer.Option("--budget", "--trials", help="Maximum number of trials.", min=1, rich_help_panel=TRIALS)
-    ] = 8,
+    trial: TrialOptions,
+    exported: Annotated[ExportOptions, opt.Without(NOT_OF_TRIALS)],
     until: Annotated[
         str | None,
         typer.Option(
@@ -53,30 +50,10 @@ def tune(
             rich_help_panel=TRIALS,
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Iterations of a trial.", rich_help_panel=TRIALS)] = 12,
-    warm_up: Annotated[
-        int, typer.Option(help="First iterations of a trial that do not count.", rich_help_panel=TRIALS)
-    ] = 3,
-    run_timeout: Annotated[
-        float, typer.Option(help="Seconds after which a trial's command is stopped.", rich_help_panel=TRIALS)
-    ] = 3600.0,
-    parallel: Annotated[
-        int,
-        typer.Option(
-            help="Trials at once, each on hosts of its own: --num-gpus GPUs, or an equal share of the hosts.",
-            rich_help_panel=TRIALS,
-        ),
-    ] = 1,
     target: Annotated[
         str | None,
         typer.Option("--format", "-f", help="Export format; by default that of --launcher.", rich_help_panel=TRIALS),
     ] = None,
-    account: Annotated[str | None, typer.Option(help="Slurm account.", rich_help_panel=TRIALS)] = None,
-    partition: Annotated[str | None, typer.Option(help="Slurm partition.", rich_help_panel=TRIALS)] = None,
-    time: Annotated[
-        str | None, typer.Option(help="Time limit of a Slurm job, e.g. 0:30:00.", rich_help_panel=TRIALS)
-    ] = None,
-    image: Annotated[str | None, typer.Option(help="Container image.", rich_help_panel=TRIALS)] = None,
     replay: Annotated[
         Path | None,
         typer.Option(
@@ -128,7 +105,7 @@ def tune(
     from pipette_opt.library.tune import check_limits, regret_of, replayed
 
     limit = regret_of(until)
-    check_limits(budget, limit)
+    check_limits(trial.budget, limit)
     if replay is not None:
         for option in context.command.params:
             if option.name not in OF_REPLAY and opt.is_given(context, option.name or ""):
@@ -137,7 +114,7 @@ def tune(
         table = out or Path("trials.csv")
         check_stdout(json, table)
         found = replayed(
-            replay, budget=budget, until=limit, leave_out_source=leave_out_source, software=job_options.software
+            replay, budget=trial.budget, until=limit, leave_out_source=leave_out_source, software=job_options.software
         )
         _show_replayed(found, table, json=json)
         return
@@ -147,7 +124,6 @@ def tune(
     import threading
 
     from pipette_opt.certify.params import OptimizeParams
-    from pipette_opt.export.launch_options import LaunchOptions
     from pipette_opt.job.space import search_space
     from pipette_opt.library.measured import own_runs, with_measured
     from pipette_opt.library.tune import UNTIL, tuned
@@ -155,16 +131,10 @@ def tune(
 
     job = with_measured(opt.read_job(job_options), job_options.measured_runs)
     settings = TuneSettings(
-        run=run,
-        log=log,
-        budget=budget,
+        **opt.given_of(trial),
         until=UNTIL if limit is None else limit,
-        steps=steps,
-        warm_up=warm_up,
-        run_timeout_s=run_timeout,
-        parallel=parallel,
         format=target or job.instance.launcher,
-        options=LaunchOptions(account=account, partition=partition, time=time, image=image),
+        options=exported,
         search=opt.checked(
             OptimizeParams,
             time_limit_s=time_limit,

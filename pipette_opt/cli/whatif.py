@@ -6,11 +6,9 @@ from typing import Annotated
 
 import typer
 
-from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
-
-HOSTS, CHANGES = "Hosts and links", "The job"
+from pipette_opt.options.questions import WhatifOptions
 
 TITLES = {
     "without": "One host less, the most expensive loss first",
@@ -24,68 +22,10 @@ TITLES = {
 """Titles of the groups of questions, in the order of the tables."""
 
 
+@opt.spread
 def whatif(
     plan: Annotated[Path, typer.Argument(help="Plan file to ask about.")],
-    cluster: Annotated[
-        Path | None,
-        typer.Option(
-            help="Cluster file of today, e.g. measured again; by default the plan's.", rich_help_panel=opt.JOB
-        ),
-    ] = None,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Hosts that are lost together, e.g. gpu07 or gpu[07-08]; `each` asks for every host alone.",
-            rich_help_panel=HOSTS,
-        ),
-    ] = None,
-    repair: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A host, or a link such as gpu07:gpu09, becomes as fast as the median; `each` asks for every "
-            "host alone.",
-            rich_help_panel=HOSTS,
-        ),
-    ] = None,
-    add_hosts: Annotated[
-        str | None,
-        typer.Option(
-            help="Numbers of hosts to add, e.g. 1,2,4; added hosts are like the median of the cluster.",
-            rich_help_panel=HOSTS,
-        ),
-    ] = None,
-    num_gpus: Annotated[
-        str | None, typer.Option(help="Other numbers of GPUs on the same hosts, e.g. 64,96.", rich_help_panel=HOSTS)
-    ] = None,
-    link_speed: Annotated[
-        str | None,
-        typer.Option(help="Factors on the bandwidth of all links between hosts, e.g. 0.5,2.", rich_help_panel=HOSTS),
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option(help="Other GPU types in all hosts, e.g. h100,h200.", rich_help_panel=HOSTS)
-    ] = None,
-    global_batch_size: Annotated[
-        str | None, typer.Option(help="Other global batch sizes, e.g. 256,1024.", rich_help_panel=CHANGES)
-    ] = None,
-    seq_length: Annotated[
-        str | None, typer.Option(help="Other sequence lengths in tokens, e.g. 4096,8192.", rich_help_panel=CHANGES)
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="Other precisions: bf16, fp16, fp32 or fp8.", rich_help_panel=CHANGES)
-    ] = None,
-    gpu_price: opt.GpuPrices = None,
-    measured_runs: opt.MeasuredRuns = None,
-    env: opt.Env = None,
-    max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds for all questions together; by default 0.3 per lost host and 4 per other job.",
-            min=0.1,
-            rich_help_panel=opt.RUN,
-        ),
-    ] = None,
-    workers: opt.Workers = None,
+    asked: Annotated[WhatifOptions, opt.Without(("seed",))],
     json: opt.Json = False,
 ) -> None:
     """
@@ -112,22 +52,7 @@ def whatif(
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
         found = for_commands(library_whatif)(
             plan,
-            cluster=cluster,
-            without=without,
-            repair=repair,
-            add_hosts=add_hosts,
-            num_gpus=num_gpus,
-            link_speed=link_speed,
-            gpu=gpu,
-            global_batch_size=global_batch_size,
-            seq_length=seq_length,
-            precision=precision,
-            gpu_price=gpu_price,
-            measured_runs=measured_runs,
-            env=env,
-            max_oom_risk=max_oom_risk,
-            time_limit_s=time_limit,
-            workers=workers,
+            **opt.given_of(asked),
             on_progress=watcher,
         )
     if json:

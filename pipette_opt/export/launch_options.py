@@ -1,14 +1,19 @@
-"""Launch options that the plan does not contain: containers, queues and devices of the user's cluster."""
+"""Options of exports that the plan does not contain: containers, queues and devices of the user's cluster."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Annotated
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.typed import Size, typed
 from pipette_opt.base.units import whole_number
+from pipette_opt.options.description import Option
+from pipette_opt.options.values import check_declared
 
 DEFAULT_JOB_NAME = "pretrain"
+
+LAUNCH = "The launch"
+"""Heading of the options of several formats in the help."""
 
 JOB_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 """
@@ -28,41 +33,63 @@ QUANTITY = re.compile(r"[1-9][0-9]*(Mi|Gi|Ti)")
 """Kubernetes quantities in powers of two, such as ``64Gi``."""
 
 
+SLURM, PODS = "Slurm only", "Kubernetes only"
+"""Headings of Slurm's and Kubernetes' options in the help."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchOptions:
-    """
-    Options of ``export``; each field has the name of its option.
+class ExportOptions:
+    """Options of ``export``; each field has the name of its option."""
 
-    Parameters
-    ----------
-    image
-        Container image, required for Kubernetes; Slurm runs it with pyxis.
-    account, partition, time
-        Slurm directives. Without a value the script contains a commented line instead.
-    segment
-        Number of hosts per Slurm segment (topology/block). ``None``: the number of hosts that the plan uses in each
-        NVLink domain.
-    container_mounts
-        Folders that the container of a Slurm job sees, each as ``SOURCE:TARGET``.
-    rdma_resource
-        Devices that a pod requests: name of the extended resource, such as ``rdma/hca_shared_devices_a``, and number.
-    host_network, host_ipc
-        Whether pods use the network and the shared memory of their host.
-    shm_size
-        Limit of ``/dev/shm`` in a pod, such as ``64Gi``; ``None`` for half of the host's memory.
-    """
+    image: Annotated[
+        str | None,
+        Option(
+            help="Container image. Required for kubernetes and pytorchjob; optional for slurm, which runs it with "
+            "pyxis.",
+            panel=LAUNCH,
+        ),
+    ] = None
+    job_name: Annotated[
+        str, Option(help="Name of the job, for slurm, kubernetes and pytorchjob only.", panel=LAUNCH)
+    ] = DEFAULT_JOB_NAME
+    account: Annotated[str | None, Option(help="Slurm account.", panel=SLURM)] = None
+    partition: Annotated[str | None, Option(help="Slurm partition.", panel=SLURM)] = None
+    time: Annotated[str | None, Option(help="Time limit of the Slurm job, e.g. 4:00:00.", panel=SLURM)] = None
+    segment: Annotated[
+        int | None,
+        Option(
+            help="Number of hosts that must be in the same block (Slurm's topology/block); by default the number "
+            "that the plan uses in each NVLink domain.",
+            panel=SLURM,
+            minimum=1,
+        ),
+    ] = None
+    container_mounts: Annotated[
+        list[str] | None,
+        Option(
+            help="Folder to mount into the container of --image, as SOURCE:TARGET; repeatable.",
+            panel=SLURM,
+        ),
+    ] = None
+    rdma_resource: Annotated[
+        list[str] | None,
+        Option(
+            help="RDMA devices of each pod as NAME=COUNT, e.g. rdma/hca_shared_devices_a=8; repeatable. Also adds "
+            "IPC_LOCK.",
+            panel=PODS,
+        ),
+    ] = None
+    host_network: Annotated[bool, Option(help="Pods use the network of their host.", panel=PODS)] = False
+    host_ipc: Annotated[bool, Option(help="Pods use the IPC namespace of their host.", panel=PODS)] = False
+    shm_size: Annotated[
+        str | None,
+        Option(help="Size limit of /dev/shm in a pod, e.g. 64Gi; by default half of the host's memory.", panel=PODS),
+    ] = None
 
-    image: str | None = None
-    job_name: str = DEFAULT_JOB_NAME
-    account: str | None = None
-    partition: str | None = None
-    time: str | None = None
-    segment: int | None = None
-    container_mounts: tuple[str, ...] = ()
-    rdma_resource: tuple[tuple[str, int], ...] = ()
-    host_network: bool = False
-    host_ipc: bool = False
-    shm_size: str | None = None
+    @property
+    def devices(self) -> dict[str, int]:
+        """Devices that a pod requests: number by name of the extended resource."""
+        return dict(parse_resource(resource) for resource in self.rdma_resource or ())
 
     def __post_init__(self) -> None:
         """Raise ``InputError`` for a value that a launcher would misread."""
@@ -74,15 +101,14 @@ class LaunchOptions:
             )
         for name in ("image", "account", "partition", "time"):
             _check_word(name, getattr(self, name))
-        for mount in self.container_mounts:
+        for mount in self.container_mounts or ():
             _check_word("container_mounts", mount)
             if ":" not in mount or "," in mount:
                 raise InputError("--container-mounts", f"must be SOURCE:TARGET without commas, got {mount!r}.")
-        if self.segment is not None:
-            typed(Size, self.segment, "--segment")
+        check_declared(self)
         if self.shm_size is not None and not QUANTITY.fullmatch(self.shm_size):
             raise InputError("--shm-size", f"must be a number with Mi, Gi or Ti, e.g. 64Gi, got {self.shm_size!r}.")
-        for resource, count in self.rdma_resource:
+        for resource, count in self.devices.items():
             if not RESOURCE.fullmatch(resource) or count < 1:
                 raise InputError(
                     "--rdma-resource",
@@ -104,7 +130,7 @@ def parse_resource(text: str) -> tuple[str, int]:
     return name, number
 
 
-def refuse_unused(target: str, options: LaunchOptions, takes: Mapping[str, tuple[str, ...]]) -> None:
+def refuse_unused(target: str, options: ExportOptions, takes: Mapping[str, tuple[str, ...]]) -> None:
     """
     Raise ``InputError`` for an option that has no effect on the format.
 

@@ -18,7 +18,7 @@ class Target(NamedTuple):
     maps
         Rank maps that the format can start, in words.
     takes
-        Fields of ``LaunchOptions`` that have an effect.
+        Fields of ``ExportOptions`` that have an effect.
     needs_image
         Whether a container image must be given.
     any_count
@@ -44,4 +44,4 @@ PER_HOST = "consecutive ranks on each host, GPUs in any order"
 ELSEWHERE = "any; started by slurm, mpi or torchrun"
 
 OF_PODS = ("job_name", "image", "rdma_resource", "host_network", "host_ipc", "shm_size")
-"""Fields of ``LaunchOptions`` that describe a pod."""
+"""Fields of ``ExportOptions`` that describe a pod."""

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from pipette_opt.base.errors import InputError, did_you_mean
 from pipette_opt.export import formats
 from pipette_opt.export.checks import check_equal_microbatches, check_map
-from pipette_opt.export.launch_options import LaunchOptions, refuse_unused
+from pipette_opt.export.launch_options import ExportOptions, refuse_unused
 from pipette_opt.export.machines import on_machines
 from pipette_opt.export.target import Target
 from pipette_opt.plans.plan import Plan
@@ -17,11 +17,11 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 )
 """Formats by name: the modules of :mod:`pipette_opt.export.formats`."""
 
-NO_OPTIONS = LaunchOptions()
+NO_OPTIONS = ExportOptions()
 """Default options, for formats that have none."""
 
 
-def export(plan: Plan, target: str, options: LaunchOptions = NO_OPTIONS) -> dict[str, str]:
+def export(plan: Plan, target: str, options: ExportOptions = NO_OPTIONS) -> dict[str, str]:
     """
     Return the files that launch a plan, by file name; all files belong in one folder.
 

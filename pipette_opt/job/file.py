@@ -17,8 +17,8 @@ from pipette_opt.base.files import is_file, is_folder
 from pipette_opt.options.description import (
     Field,
     JobOptions,
-    LaunchOptions,
     Measured,
+    SearchOptions,
     SpaceOptions,
     fields_of,
 )
@@ -30,7 +30,7 @@ from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, read
 from pipette_opt.read.launch_words import launch_words
 from pipette_opt.read.megatron_table import megatron_options
 
-SECTIONS = ("cluster", "training", "software", "parallel", "measured")
+SECTIONS = ("cluster", "training", "software", "parallel", "search", "measured")
 """Sections of a job file: top-level keys with a mapping. Every other top-level key is a field."""
 
 SCALAR_FIELDS = {"cluster": "cluster", "software": "software", "measured": "measured_runs"}
@@ -43,7 +43,7 @@ OTHER_KEYS = {
 }
 """Short keys of a section, and the field that each key stands for: ``cluster.file`` is the field ``cluster``."""
 
-FILES = ("cluster", "profile", "model", "software", "expert_loads", "args")
+FILES = ("cluster", "profile", "model", "software", "expert_loads", "launch")
 """Fields whose value may be the path of a file, which is also looked for beside the job file."""
 
 
@@ -55,7 +55,7 @@ class JobFile:
     Parameters
     ----------
     given
-        Values of :class:`JobOptions` and :class:`SpaceOptions` in the file, converted to the declared types.
+        Values of options in the file, converted to the declared types.
     megatron
         Megatron-LM options in ``parallel`` that the search does not choose, by name with underscores. Only commands
         that take one launch, such as ``estimate``, accept them.
@@ -63,7 +63,6 @@ class JobFile:
 
     path: Path
     given: Mapping[str, Any]
-    launch: LaunchOptions
     measured: Measured
     megatron: Mapping[str, Any] = field(default_factory=dict)
 
@@ -78,37 +77,35 @@ class JobFile:
         return dict(self.given) | ({"measured_runs": runs} if runs else {})
 
     def measured_runs(self) -> list[str]:
-        """Return the measured runs of the file, as words of ``--measured``: its list, and the figures of ``args``."""
+        """Return the measured runs of the file, as words of ``--measured``: its list, and the figures of ``launch``."""
         figures = [f"{self.measured.iter_time_s}s", f"{self.measured.peak_mem_gib}GiB", "oom"]
         is_known = (self.measured.iter_time_s is not None, self.measured.peak_mem_gib is not None, self.measured.oom)
-        own = [f"{self.launch.args}={figure}" for figure, known in zip(figures, is_known, strict=True) if known]
-        return [*(self.given.get("measured_runs") or ()), *(own if self.launch.args is not None else ())]
+        launch = self.given.get("launch")
+        own = [f"{launch}={figure}" for figure, known in zip(figures, is_known, strict=True) if known]
+        return [*(self.given.get("measured_runs") or ()), *(own if launch is not None else ())]
 
     def check_searched(self) -> None:
         """Raise ``InputError`` for a Megatron-LM option in ``parallel`` that the search does not choose."""
         for name in self.megatron:
-            problem = "is no option that the search can choose; move it to args, as a Megatron argument."
+            problem = "is no option that the search can choose; move it to launch, as a Megatron argument."
             raise InputError(f"{self.path}, parallel.{name}", problem)
 
-    def launch_text(self, is_whole: bool) -> str | None:
+    def whole_launch(self) -> str | None:
         """
-        Return the Megatron arguments of the launch: ``args``, or with ``is_whole`` the values in ``parallel`` as
-        arguments.
-
-        ``None`` if the file has no launch.
+        Return the launch: ``launch``, or the values in ``parallel`` as Megatron arguments; ``None`` without either.
 
         Raises
         ------
         InputError
-            If ``parallel`` gives several values for an option, or if the file has both ``parallel`` and ``args``.
+            If ``parallel`` gives several values for an option, or if the file has both ``parallel`` and ``launch``.
         """
         degrees = {name: value for name, value in self.given.items() if name in fields_of(SpaceOptions)}
-        if not is_whole or not (degrees or self.megatron):
-            self.check_searched()
-            return self.launch.args
-        if self.launch.args is not None:
+        launch = self.given.get("launch")
+        if not (degrees or self.megatron):
+            return launch
+        if launch is not None:
             raise InputError(
-                f"{self.path}, args",
+                f"{self.path}, launch",
                 "contradicts the section parallel, which describes the launch, too; remove one of the two.",
             )
         return shlex.join(launch_words(degrees, self.megatron, f"{self.path}, parallel."))
@@ -148,12 +145,11 @@ def read_job_file(path: str | Path) -> JobFile:
             given[name] = field_value(declared, _path_of(value, path) if is_path else value, where)
     if "measured_runs" in given:
         given["measured_runs"] = [_word_of(word, path) for word in given["measured_runs"]]
-    launch = LaunchOptions(**{name: given.pop(name) for name in fields_of(LaunchOptions) if name in given})
     measured = Measured(**{name: given.pop(name) for name in fields_of(Measured) if name in given})
     for name in ("iter_time_s", "peak_mem_gib"):
         if (figure := getattr(measured, name)) is not None and figure <= 0:
             raise InputError(f"{path}, measured.{name}", f"must be > 0, got {figure:g}.")
-    return JobFile(path=path, given=given, launch=launch, measured=measured, megatron=megatron)
+    return JobFile(path=path, given=given, measured=measured, megatron=megatron)
 
 
 def read_job(path: str | Path) -> dict[str, Any]:
@@ -213,7 +209,7 @@ def _word_of(word: str, path: Path) -> str:
 
 def _declared() -> dict[str, Field]:
     """Return every field that a job file may hold, by name."""
-    return {**fields_of(JobOptions), **fields_of(SpaceOptions), **fields_of(LaunchOptions), **fields_of(Measured)}
+    return {**fields_of(JobOptions), **fields_of(SpaceOptions), **fields_of(SearchOptions), **fields_of(Measured)}
 
 
 def _section(declared: Field) -> str:

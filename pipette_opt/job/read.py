@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.files import is_file
 from pipette_opt.job.inputs import described_cluster
 from pipette_opt.options.description import JobOptions, fields_of
-from pipette_opt.options.names import option_name
+from pipette_opt.options.values import check_declared
 
 if TYPE_CHECKING:
     from pipette_opt.parallel import ParallelConfig
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, NotModelled, StackSpec, TrainingSpec
     from pipette_opt.specs.expert_loads import RankImbalance
 
+
+LAUNCH = "--launch"
+"""Option of the launch that runs today, which errors name for arguments that are no file."""
 
 PYTORCH_FLASH = 2
 """Version of FlashAttention in PyTorch's ``scaled_dot_product_attention``, which sharding outside Megatron runs."""
@@ -35,9 +39,10 @@ class Job:
 
     Parameters
     ----------
-    arguments
-        Megatron arguments from which the model was read; they may also name a pipeline layout. ``None`` for other
-        models.
+    launch
+        Launch that runs today; ``None`` if none is given.
+    model_from
+        Sentence on the source of the model, if the launch and another place describe it; else empty.
     tp_comm_overlap
         Field of the search space. ``None``: the search tries both; ``False``: an option of the job fixes it.
     environment
@@ -49,7 +54,8 @@ class Job:
     instance: "Instance"
     num_gpus: int | None
     inputs: dict[str, Any]
-    arguments: "MegatronArgs | None" = None
+    launch: "MegatronArgs | None" = None
+    model_from: str = ""
     tp_comm_overlap: bool | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     measured_configs: tuple["ParallelConfig", ...] = ()
@@ -66,28 +72,34 @@ class Made:
 
 def read_job(options: JobOptions, made: Made | None = None) -> Job:
     """
-    Read the job that the options describe. Values not given come from the example, else from the Megatron arguments.
+    Read the job that the options describe. Values not given come from the example, else from the launch.
 
     Raises
     ------
     InputError
         If an input is missing, contradicts another, cannot be read, or has no effect.
     """
+    from pipette_opt.job.models import check_one_model, with_launch
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.levels import domain_record
-    from pipette_opt.read.megatron_args import arguments_behind
+    from pipette_opt.read.megatron_args import read_megatron_args, written_arguments
     from pipette_opt.read.scripts import script_environment
     from pipette_opt.specs import Instance
     from pipette_opt.specs.model_gaps import not_modelled_of
     from pipette_opt.specs.precision import fp8_copies
 
     made = made or Made()
-    arguments, environment = None, script_environment(options.env)
-    if options.model is not None and made.model is None:
-        arguments = arguments_behind(options.model, environment, vocab_size=options.vocab_size)
-    if arguments is not None and options.example is None and made.training is None:
-        options = filled_in(options, arguments)
-    check_words(options)
+    launch, model_from, environment = None, "", script_environment(options.env)
+    if options.model is not None and written_arguments(options.model) is not None:
+        raise InputError(
+            "--model", f"is a launch, which sets more than the model; give it as {LAUNCH} {options.model}."
+        )
+    if options.launch is not None:
+        vocab_size = None if options.model is not None else options.vocab_size
+        launch = read_megatron_args(options.launch, LAUNCH, environment, vocab_size=vocab_size)
+        options, model, model_from = with_launch(options, made, launch)
+        made = replace(made, model=model)
+    check_declared(options)
     shown = _example(options)
     machines = _machines(options, made.cluster, shown.cluster_path if shown else None)
     _check_needed(options, made, shown)
@@ -95,15 +107,17 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     cluster, changes = _changed_cluster(options, cluster)
     model = _model(options, made, shown)
     _check_expert_options(options, model)
-    training = made.training or _training(options, shown.training if shown else None, arguments, model)
-    stack = _stack(options, arguments)
+    training = made.training or _training(options, shown.training if shown else None, launch, model)
+    if launch is not None and model is not launch.model:
+        check_one_model(model, training, launch)
+    stack = _stack(options, launch)
     if stack.family == "fsdp":
         training = _by_pytorch(training, options)
     if training.fp8:
         training = replace(training, fp8_copies=fp8_copies(gpu.peak_flops for gpu in cluster.gpu_kinds))
     check_precision(cluster, training)
     not_modelled = (
-        *(arguments.not_modelled if arguments else ()),
+        *(launch.not_modelled if launch else ()),
         *_unmodelled_flags(options),
         *not_modelled_of(model, training),
     )
@@ -134,7 +148,8 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         instance=instance,
         num_gpus=shown.num_gpus if options.num_gpus is None and shown is not None else options.num_gpus,
         inputs=inputs,
-        arguments=arguments,
+        launch=launch,
+        model_from=model_from,
         tp_comm_overlap=None if options.tp_comm_overlap is None else False,
         environment=environment,
     )
@@ -147,13 +162,13 @@ def _by_pytorch(training: "TrainingSpec", options: JobOptions) -> "TrainingSpec"
     return replace(training, flash_version=flash, fp8_recipe=recipe)  # type: ignore[arg-type]
 
 
-def _stack(options: JobOptions, arguments: "MegatronArgs | None") -> "StackSpec":
+def _stack(options: JobOptions, launch: "MegatronArgs | None") -> "StackSpec":
     """Return the job's software stack; ``InputError`` if it is not that of the job's launch."""
     from pipette_opt.read.stack import read_stack
 
     stack = read_stack(options.software) if options.software else read_stack()
-    if arguments is not None:
-        check_software(stack, arguments.where)
+    if launch is not None and is_file(launch.where):  # typed options describe a configuration of any software
+        check_software(stack, launch.where)
     return stack
 
 
@@ -164,24 +179,6 @@ def check_software(stack: "StackSpec", launch: str) -> None:
     if stack.family not in ON_MEGATRON_CORE:
         problem = f"is a launch of Megatron-LM, but the software is {stack.name}"
         raise InputError(launch, f"{problem}; choose --software megatron-core or megatron-core-tuned.")
-
-
-def filled_in(options: JobOptions, arguments: "MegatronArgs") -> JobOptions:
-    """Return the options; missing batch size, sequence length, precision and fp8 come from the Megatron arguments."""
-    given = {
-        name: getattr(arguments, name)
-        for name in ("global_batch_size", "seq_length", "precision")
-        if getattr(options, name) is None
-    }
-    return replace(options, fp8=options.fp8 or arguments.fp8, **given)
-
-
-def check_words(options: JobOptions) -> None:
-    """Raise ``InputError`` for a field whose value is not among its allowed words."""
-    for name, described in fields_of(JobOptions).items():
-        value = getattr(options, name)
-        if described.option.words and value is not None:
-            one_of(option_name(name), value, described.option.words)
 
 
 def _example(options: JobOptions) -> "Example | None":
@@ -199,7 +196,7 @@ def _check_needed(options: JobOptions, made: Made, shown: "Example | None") -> N
     if options.model is None and made.model is None and shown is None:
         raise InputError(
             "--model",
-            "is required: a preset such as llama-3-8b, a Hugging Face config.json, or a file of Megatron arguments.",
+            "is required: a preset such as llama-3-8b or a Hugging Face config.json; or --launch, which has a model.",
         )
     sizes = (
         ("--global-batch-size", options.global_batch_size),
@@ -211,10 +208,8 @@ def _check_needed(options: JobOptions, made: Made, shown: "Example | None") -> N
             raise InputError(option, "is required; give a whole number.")
         if value is not None and not 1 <= value <= LARGEST:
             raise InputError(option, f"must be from 1 to {LARGEST:,}, got {value}.")
-    if options.vocab_size is not None and (options.model is None or made.model is not None):
-        raise InputError(
-            "--vocab-size", "has no effect: it is only for a --model of Megatron arguments without a vocabulary size."
-        )
+    if options.vocab_size is not None:
+        raise InputError("--vocab-size", "has no effect: it is only for a --launch without a vocabulary size.")
     if made.training is not None:
         for name, described in fields_of(JobOptions).items():
             if described.option.section == "training" and getattr(options, name) != described.default:
@@ -230,7 +225,11 @@ def _changed_cluster(options: JobOptions, cluster: "ClusterSpec") -> "tuple[Clus
 
     speeds = parse_speeds(options.speed or ())
     cluster = with_speeds(cluster, speeds)
-    prices = parse_prices(options.gpu_price or (), cluster.hosts)
+    given = parse_prices(options.gpu_price or (), cluster)
+    absent = given.of_kinds.keys() - {gpu.kind for gpu in cluster.gpu_kinds}
+    if absent:
+        raise InputError("--gpu-price", f"has a price for {min(absent)}, which the cluster does not have.")
+    prices = given.of_hosts
     cluster = with_prices(cluster, prices)
     if options.exclude_hosts:
         cluster = exclude_hosts(cluster, expand_hosts(options.exclude_hosts, "--exclude-hosts"))
@@ -240,13 +239,12 @@ def _changed_cluster(options: JobOptions, cluster: "ClusterSpec") -> "tuple[Clus
 
 def _model(options: JobOptions, made: Made, shown: "Example | None") -> "ModelSpec":
     from pipette_opt.read.model import read_model
-    from pipette_opt.read.scripts import script_environment
 
     if made.model is not None:
         return made.model
     if options.model is None:
         return cast("Example", shown).model
-    return read_model(options.model, options.vocab_size, script_environment(options.env))
+    return read_model(options.model)
 
 
 def _check_expert_options(options: JobOptions, model: "ModelSpec") -> None:
@@ -289,18 +287,18 @@ def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImba
 
 
 def _training(
-    options: JobOptions, base: "TrainingSpec | None", arguments: "MegatronArgs | None", model: "ModelSpec"
+    options: JobOptions, base: "TrainingSpec | None", launch: "MegatronArgs | None", model: "ModelSpec"
 ) -> "TrainingSpec":
-    """Return the training settings of the options; missing values come from the example or the Megatron arguments."""
+    """Return the training settings of the options; missing values come from the example or the launch."""
     from pipette_opt.candidates.unsearched_options import graph_modules
     from pipette_opt.specs import TrainingSpec
     from pipette_opt.specs.training import dispatcher_fields
 
     precision = options.precision or (base.precision if base else "bf16")
-    scripted = arguments.moe_token_dispatcher_type if arguments is not None and model.num_experts else None
+    scripted = launch.moe_token_dispatcher_type if launch is not None and model.num_experts else None
     if options.fp8 and precision == "fp32":
         raise InputError("--fp8", "needs --precision bf16 or fp16, got fp32.")
-    scripted_recipe = None if arguments is None else arguments.training_fields.get("fp8_recipe")
+    scripted_recipe = None if launch is None else launch.training_fields.get("fp8_recipe")
     recipe = options.fp8_recipe or scripted_recipe or "delayed"
     if options.fp8_recipe is not None:
         if not options.fp8:
@@ -308,7 +306,7 @@ def _training(
         if scripted_recipe not in (None, recipe):
             raise InputError(
                 "--fp8-recipe",
-                f"is {recipe}, but the Megatron arguments of --model have {scripted_recipe}; leave the option out.",
+                f"is {recipe}, but the launch has {scripted_recipe}; leave the option out.",
             )
     training = TrainingSpec(
         global_batch_size=options.global_batch_size or cast("Any", base).global_batch_size,
@@ -328,8 +326,8 @@ def _training(
         rank_imbalances=_rank_imbalances(options, model),
         unequal_microbatches=options.micro_batches == "unequal",
     )
-    if arguments is not None:
-        training = arguments.training(training)
+    if launch is not None and (training.fp8 or not launch.fp8):  # else it is another job, which comparisons refuse
+        training = launch.training(training)
     if options.tp_comm_overlap is False:
         training = _without_tensor_overlap(training)
     pinned = options.moe_token_dispatcher
@@ -398,15 +396,6 @@ def _file_record(path: Path | None) -> dict[str, str] | None:
     return None if path is None else {"path": str(path), "sha256": sha256_of(path)}
 
 
-def trained_as(job: Job, given: "MegatronArgs") -> Job:
-    """Return the job with the kernels and the formats of gradients and optimizer states that Megatron arguments set."""
-    if given.fp8 and not job.instance.training.fp8:
-        return job  # which is not what the arguments train: comparing with them refuses that
-    training = given.training(job.instance.training)
-    instance = replace(job.instance, training=training)
-    return replace(job, instance=instance, inputs={**job.inputs, "training": asdict(training)})
-
-
 def check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
     """Raise ``InputError`` if a GPU type of the cluster cannot compute in the precision of the training."""
     for gpu in cluster.gpu_kinds:
@@ -426,9 +415,3 @@ def _profile(path: Path | None) -> Any:
     from pipette_opt.read.profile import read_profile
 
     return read_profile(path)
-
-
-def one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
-    """Raise ``InputError`` unless the value is one of the allowed words."""
-    if value not in allowed:
-        raise InputError(option, f"must be one of {', '.join(allowed)}, got {value!r}.")

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -13,8 +14,8 @@ from pipette_opt.job.read import Job, Made, read_job
 from pipette_opt.job.space import search_space
 from pipette_opt.library.measured import with_measured
 from pipette_opt.options.description import JobOptions, SpaceOptions, fields_of
-from pipette_opt.options.names import usual_name
-from pipette_opt.options.values import field_value
+from pipette_opt.options.names import option_name, usual_name
+from pipette_opt.options.values import check_declared, field_value
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Progress, Watcher
 from pipette_opt.read.fields import did_you_mean
@@ -40,9 +41,11 @@ def described(
     model: Named | ModelSpec | None,
     training: TrainingSpec | None,
     given: Mapping[str, Any],
-) -> tuple[JobOptions, SpaceOptions, Made]:
+    *others: type,
+) -> tuple[Any, ...]:
     """
-    Return the job, the pinned degrees, and the specs made in memory that the arguments of a function describe.
+    Return the job, the pinned degrees, the specs made in memory, and objects of other classes of declared options, all
+    from the arguments of a function.
 
     Raises
     ------
@@ -51,37 +54,44 @@ def described(
     TypeError
         If an argument is no field of a job.
     """
-    job: dict[str, Any] = {}
-    space: dict[str, Any] = {}
-    for name, value in given.items():
-        usual = usual_name(name).replace("-", "_")
-        for found, fields in ((job, fields_of(JobOptions)), (space, fields_of(SpaceOptions))):
-            if usual in found:
-                raise InputError(usual, f"is given under two names, one of them {name}; leave {name} out.")
-            if usual in fields:
-                found[usual] = field_value(fields[usual], value, name)
-                break
-        else:
-            raise TypeError(
-                f"unknown argument {name!r}: a job has no such field.{did_you_mean(usual, fields_of(JobOptions))}"
-            )
+    job, space, *more = options_of(given, JobOptions, SpaceOptions, *others)
     if cluster is not None and not isinstance(cluster, ClusterSpec):
-        job["cluster"] = Path(cluster)
+        job = replace(job, cluster=Path(cluster))
     if model is not None and not isinstance(model, ModelSpec):
-        job["model"] = fspath(model)
+        job = replace(job, model=fspath(model))
     made = Made(
         cluster=cluster if isinstance(cluster, ClusterSpec) else None,
         model=model if isinstance(model, ModelSpec) else None,
         training=training,
     )
-    return JobOptions(**job), SpaceOptions(**space), made
+    return job, space, made, *more
 
 
-def given_of(options: JobOptions | SpaceOptions) -> dict[str, Any]:
-    """Return the options that differ from their defaults as arguments of a function."""
-    kind: type = type(options)
-    declared = fields_of(kind)
-    return {name: value for name in declared if (value := getattr(options, name)) != declared[name].default}
+def options_of(given: Mapping[str, Any], *kinds: type) -> list[Any]:
+    """
+    Return an object of each class of declared options from keyword arguments, which may have any name of their option.
+
+    Raises
+    ------
+    InputError
+        If a value is not allowed for its field, or an argument is given under two names.
+    TypeError
+        If no class declares an argument.
+    """
+    found: dict[type, dict[str, Any]] = {kind: {} for kind in kinds}
+    known = {name: kind for kind in reversed(kinds) for name in fields_of(kind)}
+    for name, value in given.items():
+        usual = usual_name(name).replace("-", "_")
+        if usual not in known:
+            raise TypeError(f"unknown argument {name!r}.{did_you_mean(usual, known)}")
+        kind = known[usual]
+        if usual in found[kind]:
+            raise InputError(usual, f"is given under two names, one of them {name}; leave {name} out.")
+        found[kind][usual] = field_value(fields_of(kind)[usual], value, option_name(usual))
+    options = [kind(**values) for kind, values in found.items()]
+    for each in options:
+        check_declared(each)
+    return options
 
 
 def job_and_space(

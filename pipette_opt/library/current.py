@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pipette_opt.parallel import ParallelConfig, Placement
     from pipette_opt.parallel.schedule import Schedule
     from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
-    from pipette_opt.read.megatron_args import MegatronArgs
     from pipette_opt.report.comparison import Uncounted
     from pipette_opt.simulate.paying import PayingOption
     from pipette_opt.specs import ClusterSpec, Instance, NotModelled
@@ -141,7 +140,7 @@ class Current:
         """Return lines with useful next commands, each with its purpose."""
         steps = {"see all": "the same command with -v"}
         if self.is_launch:
-            steps = {"find faster": "pipette-opt solve with the same options, --compare-current for --args"} | steps
+            steps = {"find faster": "pipette-opt solve with the same options, and --compare"} | steps
         width = max(map(len, steps))
         return [f"{purpose:<{width}}  {command}" for purpose, command in steps.items()]
 
@@ -199,7 +198,7 @@ class Current:
         from dataclasses import replace
 
         from pipette_opt.base.units import three_digits
-        from pipette_opt.library.models import dropout_words
+        from pipette_opt.job.models import dropout_words
         from pipette_opt.plans.verdict import fit_words
         from pipette_opt.report.comparison import faster_words
         from pipette_opt.specs.not_modelled import LARGE_EFFECT, by_size
@@ -306,14 +305,9 @@ class Current:
         return {"schedule": {"stages": stages, "layout": self.schedule.layout, "max_in_flight": held}}
 
 
-def current_of(
-    job: Job,
-    given: "MegatronArgs",
-    hosts: str | None,
-    max_oom_risk: float = USUAL_RISK,
-) -> Current:
+def current_of(job: Job, hosts: str | None, max_oom_risk: float = USUAL_RISK) -> Current:
     """
-    Simulate a launch with Megatron arguments on hosts in the given order.
+    Simulate the launch of a job on hosts in the given order.
 
     Parameters
     ----------
@@ -324,17 +318,19 @@ def current_of(
     from dataclasses import replace
 
     from pipette_opt.job.launch import as_trained, exported_placement, legal_config
-    from pipette_opt.library.models import check_one_model, with_dropout_of
+    from pipette_opt.job.models import check_one_model, with_dropout_of
     from pipette_opt.parallel import identity_placement
     from pipette_opt.prepare import load_predictor
     from pipette_opt.simulate.estimate import estimate
     from pipette_opt.simulate.solutions import stage_memory
     from pipette_opt.worlds.bands import with_band
 
+    given = job.launch
+    assert given is not None, "a job without a launch"
     instance = as_trained(job, given)
     check_one_model(instance.model, instance.training, given)
     instance = replace(instance, model=with_dropout_of(instance.model, given))
-    nodes = _nodes(job, hosts)
+    nodes = nodes_of(job, hosts)
     per_node = instance.cluster.gpus_per_node
     ranks = given.ranks if hosts is None and job.num_gpus in (None, len(given.ranks)) else ()
     num_gpus = job.num_gpus or len(ranks) or len(nodes) * per_node
@@ -358,9 +354,11 @@ def current_of(
         estimate=with_band(estimate(instance, config, placement), instance, config, placement),
         memory=stage_memory(instance, config, placement, load_predictor(max_oom_risk, instance), max_oom_risk),
         max_oom_risk=max_oom_risk,
-        remarks=(f"{given.where} names other hosts or GPUs: its ranks fill the job's hosts in order.",)
-        if is_elsewhere
-        else (),
+        model_from=job.model_from,
+        remarks=(
+            *([f"{given.where} names other hosts or GPUs: its ranks fill the job's hosts in order."] * is_elsewhere),
+            *given.notes,
+        ),
         not_modelled=tuple(dict.fromkeys((*unmeasured, *given.not_modelled, *instance.not_modelled))),
     )
 
@@ -399,24 +397,25 @@ def _with_links(instance: "Instance", nodes: "IntArray") -> "tuple[Instance, lis
     return replace(instance, cluster=replace(cluster, link_matrices=matrices)), [left_out]
 
 
-def _nodes(job: Job, hosts: str | None) -> "IntArray":
+def nodes_of(job: Job, hosts: str | None) -> "IntArray":
+    """Return the indices of hosts in the order of a launch; as the cluster lists them without ``hosts``."""
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.specs.host_names import compress_hosts
 
     known = job.instance.cluster.hosts
     if hosts is None:
         return np.arange(len(known))
-    names = expand_hosts(hosts, "host order")
+    names = expand_hosts(hosts, "--host-order")
     unknown = [name for name in names if name not in known]
     if unknown:
         raise InputError(
-            "host order",
+            "--host-order",
             f"{compress_hosts(tuple(unknown))}: not among the hosts of cluster {job.instance.cluster.name}.",
         )
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise InputError(
-            "host order", f"{compress_hosts(tuple(repeated))} is listed more than once; list each host once."
+            "--host-order", f"{compress_hosts(tuple(repeated))} is listed more than once; list each host once."
         )
     return np.array([known.index(name) for name in names], dtype=np.int64)
 

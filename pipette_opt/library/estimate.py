@@ -1,15 +1,14 @@
 """``estimate``: iteration time and memory of a plan or of a launch of today."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from os import fspath
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.units import GIB, percent, three_digits
-from pipette_opt.job.read import Made, read_job
+from pipette_opt.job.read import read_job
 from pipette_opt.library.arguments import (
     Named,
     argument_errors,
@@ -18,22 +17,16 @@ from pipette_opt.library.arguments import (
 )
 from pipette_opt.library.current import Current, current_of, simulated_plan
 from pipette_opt.library.measured import variables_of_runs, with_measured
-from pipette_opt.library.models import job_of_arguments
 from pipette_opt.library.schedules import with_schedule
-from pipette_opt.options.description import JobOptions, Measured, SpaceOptions
+from pipette_opt.options.description import Measured, SpaceOptions
 from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 
-ARGUMENTS, HOSTS = "the current arguments", "host order"
-"""Places in error messages for wrong Megatron arguments and for a wrong host order."""
 
-
-@argument_errors(args=ARGUMENTS, hosts=HOSTS, plan="estimate")
+@argument_errors(plan="estimate")
 def estimate(
     plan: Plan | Named | None = None,
     *,
-    args: Named | None = None,
-    hosts: str | None = None,
     cluster: Named | ClusterSpec | None = None,
     model: Named | ModelSpec | None = None,
     training: TrainingSpec | None = None,
@@ -48,15 +41,11 @@ def estimate(
     Parameters
     ----------
     plan
-        A plan or its file; alternatively give ``args``.
-    args
-        Megatron arguments of today's launch, or a file that holds them.
-    hosts
-        Host order of today's launch, as names or ranges; by default the order of the cluster file.
+        A plan or its file; alternatively give ``launch``.
     cluster
-        With ``plan``: the cluster as it is today. With ``args``: the machines, as in :func:`~pipette_opt.solve`.
+        With ``plan``: the cluster as it is today. With ``launch``: the machines, as in :func:`~pipette_opt.solve`.
     model, training, job
-        The job of ``args``, as in :func:`~pipette_opt.solve`; values that the arguments contain may be left out.
+        The job, as in :func:`~pipette_opt.solve`, with its ``launch``; values that the launch sets may be left out.
     max_oom_risk
         Accepted probability of running out of memory, in (0, 1].
     schedule
@@ -72,15 +61,13 @@ def estimate(
     """
     options, degrees, made = described(cluster, model, training, job)
     if degrees != SpaceOptions():
-        raise InputError(next(iter(job)), "has no effect: the Megatron arguments in args set the degrees.")
-    for_launches = {"hosts": hosts, "model": model, "training": training, **job, "measured_runs": None, "env": None}
+        raise InputError(next(iter(job)), "has no effect: the launch sets the degrees.")
+    if (plan is None) == (options.launch is None):
+        raise InputError("estimate", "needs either a plan file or your launch (--launch), and not both.")
+    for_launches = {"model": model, "training": training, **job, "measured_runs": None, "env": None}
     useless = [name for name, value in for_launches.items() if value is not None]
     if plan is not None and useless:
-        raise InputError(useless[0], "has no effect on a plan, which contains this setting; use it only with args.")
-    if (plan is None) == (args is None):
-        raise InputError(
-            "estimate", "needs either a plan file or the Megatron arguments of your launch (--args), and not both."
-        )
+        raise InputError(useless[0], "has no effect on a plan, which contains this setting; use it only with launch.")
     if not 0 < max_oom_risk <= 1:
         raise InputError("--max-oom-risk", f"must be in (0, 1], got {max_oom_risk:g}.")
     if plan is not None:
@@ -88,7 +75,8 @@ def estimate(
         variables = variables_of_runs(options.env, options.measured_runs)
         current = simulated_plan(plan_or_file(plan), today, max_oom_risk, options.measured_runs or (), variables)
     else:
-        current = _launch(fspath(args or ""), options, made, hosts, max_oom_risk)
+        read = with_measured(read_job(options, made), options.measured_runs)
+        current = current_of(read, options.host_order, max_oom_risk)
     if schedule is not None:
         current = with_schedule(current, schedule, max_oom_risk)
     if trace is not None:
@@ -97,19 +85,6 @@ def estimate(
         shown = current.instance, current.config, current.placement, current.schedule
         write_trace(Path(trace), *shown, factor=current.estimate.factor)
     return current
-
-
-def _launch(args: str, options: JobOptions, made: Made, hosts: str | None, max_oom_risk: float) -> Current:
-    """Simulate Megatron arguments; they also fill in the parts of the job that ``options`` leave out."""
-    from pipette_opt.read.megatron_args import read_megatron_args
-    from pipette_opt.read.scripts import script_environment
-
-    vocab_size = None if options.model is not None else options.vocab_size
-    today = read_megatron_args(args, ARGUMENTS, script_environment(options.env), vocab_size=vocab_size)
-    filled, model_from = job_of_arguments(options, made, args, today)
-    job = with_measured(read_job(filled, made), options.measured_runs)
-    current = current_of(job, today, hosts, max_oom_risk)
-    return replace(current, model_from=model_from, remarks=(*current.remarks, *today.notes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

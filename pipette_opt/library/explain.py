@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from os import fspath
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.conflicts import conflicts
 from pipette_opt.certify.labels import pinned, separate
 from pipette_opt.certify.why import Why, against, why
-from pipette_opt.job.read import Job, Made, read_job
+from pipette_opt.job.models import check_one_model
+from pipette_opt.job.read import LAUNCH, Job, Made, read_job
 from pipette_opt.job.space import search_space
 from pipette_opt.library.arguments import (
     Named,
@@ -25,7 +25,6 @@ from pipette_opt.library.arguments import (
     texts,
     watcher_of,
 )
-from pipette_opt.library.models import check_one_model
 from pipette_opt.library.plans import plan_and_instance, plan_of_job
 from pipette_opt.optimize import OptimizeParams, optimize
 from pipette_opt.options.description import JobOptions
@@ -38,6 +37,9 @@ from pipette_opt.specs import ClusterSpec, Instance, ModelSpec, TrainingSpec
 
 PLACED = ("slower", "not faster", "may win", "not searched")
 """Verdicts for which a placement is searched, to show where the time of the configuration goes."""
+
+OF_LAUNCH = {"launch", "env"}
+"""Options of a job that describe a configuration of the plan's job, too."""
 
 PLACE_S = 5.0
 """Default time limit of each placement search, in seconds. Chosen."""
@@ -149,7 +151,6 @@ class Explained:
 def explain(
     asked: str | Iterable[str] | None = None,
     *,
-    args: Named | None = None,
     plan: Plan | Named | None = None,
     cluster: Named | ClusterSpec | None = None,
     model: Named | ModelSpec | None = None,
@@ -168,9 +169,8 @@ def explain(
     Parameters
     ----------
     asked
-        Configurations: labels of tables such as ``tp8 pp2``, or ``tp=8,pp=2,recompute=full``.
-    args
-        Megatron arguments, or a file that holds them, instead of ``asked``.
+        Configurations: labels of tables such as ``tp8 pp2``, or ``tp=8,pp=2,recompute=full``; by default that of
+        ``launch``, if given.
     plan
         The plan to compare with, or its file; its job is used unless another job is given.
     cluster, model, training, space, job
@@ -189,14 +189,13 @@ def explain(
     """
     with argument_errors(asked="the configuration"):
         options, pinned, made = described(cluster, model, training, job)
-        has_job = any(part is not None for part in (cluster, model, training, space)) or bool(job.keys() - {"env"})
-        given = None if plan is None else plan_or_file(plan)
+        has_job = any(part is not None for part in (cluster, model, training, space)) or bool(job.keys() - OF_LAUNCH)
+        given, words = None if plan is None else plan_or_file(plan), texts(asked)
+        check_asked(words, options, given)
         asked_of = options if has_job or plan is None else None
         question = question_of(given, asked_of, lambda read: search_space(read, pinned, space), made)
         params = params_of(time_limit_s, workers, seed, max_oom_risk)
-        words = texts(asked)
-        text = None if args is None else fspath(args)
-        return explained(question, words, text, params, watcher_of(on_progress), options.env)
+        return explained(question, words, options, params, watcher_of(on_progress))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -206,6 +205,12 @@ class Question:
     instance: Instance
     space: SearchSpace
     plan: Plan | None
+
+
+def check_asked(asked: Sequence[str] | None, options: JobOptions, plan: Plan | Path | None) -> None:
+    """Raise ``InputError`` for a launch that is neither the job nor asked about."""
+    if asked and options.launch is not None and plan is not None:
+        raise InputError(LAUNCH, "has no effect beside configurations and --plan; leave it out.")
 
 
 def question_of(
@@ -243,22 +248,19 @@ def params_of(time_limit_s: float, workers: int | None, seed: int, max_oom_risk:
 def explained(
     question: Question,
     asked: Sequence[str] | None,
-    args: str | None,
+    options: JobOptions,
     params: OptimizeParams,
     watcher: Watcher,
-    env: Sequence[str] | None = None,
 ) -> Explained:
     """
     Explain each configuration, or the requirements that cannot be met together; see :func:`explain`.
 
-    Errors name options of the command line. ``env`` holds variables of the launch script in ``args``.
+    Errors name options of the command line. ``options`` may have a launch, whose configuration is asked about.
     """
-    if asked is not None and args is not None:
-        raise InputError("--args", "cannot be combined with configurations; give either --args or configurations.")
-    if args is not None:
-        labels = [_label_of(question, args, env)]
-    elif asked:
+    if asked:
         labels = separate(asked)
+    elif options.launch is not None:
+        labels = [_label_of(question, options.launch, options.env)]
     else:
         found = conflicts(question.instance, question.space, params.max_oom_risk)
         return Explained(conflicts=tuple(found))
@@ -268,12 +270,12 @@ def explained(
 
 
 def _label_of(question: Question, text: str, env: Sequence[str] | None) -> str:
-    """Return the label of the configuration that Megatron arguments describe."""
+    """Return the label of a launch's configuration."""
     from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.read.scripts import script_environment
 
     instance, space = question.instance, question.space
-    given = read_megatron_args(text, "the configuration", script_environment(env))
+    given = read_megatron_args(text, LAUNCH, script_environment(env))
     check_one_model(instance.model, instance.training, given)
     size = space.num_gpus or instance.cluster.num_nodes * instance.cluster.gpus_per_node
     return given.parallel_config(instance.model.num_layers, size).label()

@@ -4,16 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import fspath
 from pathlib import Path
+from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.folder import write_folder
 from pipette_opt.export.hosts import hosts_are_named, unnamed_note
-from pipette_opt.export.launch_options import LaunchOptions, parse_resource
+from pipette_opt.export.launch_options import ExportOptions
 from pipette_opt.export.script_changes import Change, script_changes
 from pipette_opt.export.targets import export as files_of
 from pipette_opt.job.inputs import check_inputs
-from pipette_opt.library.arguments import Named, argument_errors, plan_or_file, texts
-from pipette_opt.library.models import check_job_of_plan
+from pipette_opt.job.models import check_job_of_plan
+from pipette_opt.library.arguments import Named, argument_errors, options_of, plan_or_file, texts
 from pipette_opt.library.plans import opened
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.summary import lines_at_most
@@ -55,20 +56,10 @@ def export(
     *,
     out: Named | None = None,
     force: bool = False,
-    diff: Named | None = None,
+    launch: Named | None = None,
     env: str | Iterable[str] | None = None,
     cluster: Named | None = None,
-    image: str | None = None,
-    job_name: str = "pretrain",
-    account: str | None = None,
-    partition: str | None = None,
-    time: str | None = None,
-    segment: int | None = None,
-    container_mounts: str | Iterable[str] | None = None,
-    rdma_resource: str | Iterable[str] | None = None,
-    host_network: bool = False,
-    host_ipc: bool = False,
-    shm_size: str | None = None,
+    **options: Any,
 ) -> Exported:
     """
     Return the files that launch a plan, and write them if ``out`` is given.
@@ -83,17 +74,14 @@ def export(
         Folder for the files; without it nothing is written.
     force
         Whether to replace files in ``out`` that ``export`` did not write, or that were changed.
-    diff
-        Your launch script; the result then holds ``changes``, the lines to change, add and drop, and no files.
+    launch
+        Launch that runs today; the result then holds ``changes``, the lines to change, add and drop, and no files.
     env
         Variables of the launch script, each ``NAME=VALUE``.
     cluster
         Path of the plan's cluster file today, if it was moved.
-    image, job_name, account, partition, time, segment, container_mounts
-        Options of the launch, see :class:`~pipette_opt.export.launch_options.LaunchOptions`. ``container_mounts`` takes
-        one or several ``SOURCE:TARGET``.
-    rdma_resource, host_network, host_ipc, shm_size
-        Options of Kubernetes pods. ``rdma_resource`` takes one or several ``NAME=COUNT``.
+    options
+        Fields of :class:`~pipette_opt.export.launch_options.ExportOptions`, such as ``image`` and ``partition``.
 
     Raises
     ------
@@ -101,30 +89,18 @@ def export(
         If the format cannot express the plan, an option has no effect, or the plan's files have changed since.
         ``where`` names the argument or the file.
     """
-    if env and diff is None:
-        raise InputError("--env", "has no effect without --diff, the launch script that reads these variables.")
+    if env and launch is None:
+        raise InputError("--env", "has no effect without --launch, the script that reads these variables.")
     opened_plan, path = opened(plan_or_file(plan))
     notes = [
         f"{missing} does not exist, so it could not be compared with the file that the plan was made from"
         for missing in check_inputs(opened_plan, path, None if cluster is None else Path(cluster))
     ]
-    if diff is not None:
-        changes, where = _changes(opened_plan, fspath(diff), format, texts(env))
+    if launch is not None:
+        changes, where = _changes(opened_plan, fspath(launch), format, texts(env))
         return Exported(target=format, files={}, changes=changes, script=where, notes=tuple(notes))
-    options = LaunchOptions(
-        image=image,
-        job_name=job_name,
-        account=account,
-        partition=partition,
-        time=time,
-        segment=segment,
-        container_mounts=tuple(texts(container_mounts) or ()),
-        rdma_resource=tuple(parse_resource(resource) for resource in texts(rdma_resource) or ()),
-        host_network=host_network,
-        host_ipc=host_ipc,
-        shm_size=shm_size,
-    )
-    files = files_of(opened_plan, format, options)
+    (chosen,) = options_of(options, ExportOptions)
+    files = files_of(opened_plan, format, chosen)
     if not hosts_are_named(opened_plan):
         notes.append(unnamed_note(len(opened_plan.placement.nodes_used)))
     if out is not None:
@@ -138,8 +114,8 @@ def _changes(plan: Plan, script: str, target: str, env: Sequence[str] | None) ->
     from pipette_opt.read.scripts import script_environment
 
     if target != "megatron":
-        raise InputError("--diff", f"needs --format megatron, got --format {target}.")
-    given = read_megatron_args(script, "--diff", script_environment(env))
+        raise InputError("--launch", f"needs --format megatron, got --format {target}.")
+    given = read_megatron_args(script, "--launch", script_environment(env))
     check_job_of_plan(plan, given)
     try:
         today = given.parallel_config(sum(plan.config.layers_per_stage), plan.config.world_size)

@@ -22,8 +22,8 @@ from pipette_opt.calibrate.memory_calibration import moved_constants
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import oom_probability
 from pipette_opt.job.launch import as_trained, exported_placement, legal_config
+from pipette_opt.job.models import check_one_model, is_same_model
 from pipette_opt.job.read import Job
-from pipette_opt.library.models import check_one_model, is_same_model
 from pipette_opt.library.plans import job_of, on_hosts_of
 from pipette_opt.memory.fewest import needing_no_more
 from pipette_opt.memory.predictor import stack_predictor, stage_ranks

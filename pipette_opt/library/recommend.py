@@ -21,11 +21,11 @@ from pipette_opt.library.arguments import (
     watcher_of,
 )
 from pipette_opt.library.measured import with_measured
-from pipette_opt.library.prices import priced
 from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.description import JobOptions
 from pipette_opt.options.values import checked, sizes, threads
 from pipette_opt.plans.summary import lines_at_most
+from pipette_opt.read.prices import parse_prices, with_prices
 from pipette_opt.replan.recommend import Offer, Place, choices, in_words, numbers_of_hosts, offers
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
 from pipette_opt.worlds.bands import jobs_of_bands
@@ -71,7 +71,7 @@ def recommend(
     training: TrainingSpec | None = None,
     space: SearchSpace | None = None,
     gpu: Listed | None = None,
-    hosts: Listed | None = None,
+    num_hosts: Listed | None = None,
     tokens: float | None = None,
     deadline: str | None = None,
     gpu_price: str | Iterable[str] | None = None,
@@ -92,7 +92,7 @@ def recommend(
         equal.
     gpu
         GPU types to compare, with ``nodes``.
-    hosts
+    num_hosts
         Numbers of hosts to compare; by default all hosts, half of them, a quarter, and so on.
     tokens
         Number of tokens of the training run.
@@ -114,13 +114,13 @@ def recommend(
     """
     options, pinned, made = described(cluster, model, training, {**job, "gpu": comma_text(gpu)})
     if options.num_gpus is not None:
-        raise InputError("num_gpus", "has no effect here; give hosts, the numbers of hosts to compare.")
+        raise InputError("num_gpus", "has no effect here; give num_hosts, the numbers of hosts to compare.")
     if tokens is not None and not 0 < tokens < 1e20:
         raise InputError("--tokens", f"must be > 0 and below 1e20, got {tokens:g}.")
     if deadline is not None and tokens is None:
         raise InputError("--deadline", "needs --tokens, the number of tokens of the training run.")
     deadline_s = None if deadline is None else _seconds(deadline)
-    places, first = _places(options, made, comma_text(hosts), texts(gpu_price) or ())
+    places, first = _places(options, made, comma_text(num_hosts), texts(gpu_price) or ())
     params = checked(
         OptimizeParams,
         time_limit_s=ROW_S * len(places) if time_limit_s is None else time_limit_s,
@@ -156,13 +156,14 @@ def _places(
     jobs = [with_measured(read_job(replace(options, gpu=kind), made), options.measured_runs) for kind in kinds]
     found = []
     for job in jobs:
-        instance, _ = priced(job.instance, prices)
-        cluster = instance.cluster
+        cluster = with_prices(job.instance.cluster, parse_prices(prices, job.instance.cluster).of_hosts)
+        instance = replace(job.instance, cluster=cluster)
         name = " and ".join(gpu.name for gpu in cluster.gpu_kinds)
-        for count in sizes("--hosts", hosts) or numbers_of_hosts(cluster.num_nodes):
+        for count in sizes("--num-hosts", hosts) or numbers_of_hosts(cluster.num_nodes):
             if count > cluster.num_nodes:
                 raise InputError(
-                    "--hosts", f"must be at most {cluster.num_nodes}, the number of hosts of the cluster, got {count}."
+                    "--num-hosts",
+                    f"must be at most {cluster.num_nodes}, the number of hosts of the cluster, got {count}.",
                 )
             found.append(Place(name=name, instance=instance, num_hosts=count))
     return found, replace(jobs[0], num_gpus=None)

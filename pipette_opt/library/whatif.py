@@ -1,34 +1,32 @@
 """``whatif``: predictions for changed hosts, links, GPUs and training settings."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.units import MIN_DIFFERENCE, difference
-from pipette_opt.job.read import check_precision, one_of
+from pipette_opt.job.read import check_precision
 from pipette_opt.library.arguments import (
-    Listed,
     Named,
     Told,
     argument_errors,
     cluster_or_file,
-    comma_text,
+    options_of,
     plan_or_file,
-    texts,
     watcher_of,
 )
 from pipette_opt.library.measured import variables_of_runs, with_anchors
 from pipette_opt.library.plans import plan_on_cluster
-from pipette_opt.library.prices import priced
 from pipette_opt.optimize import OptimizeParams
-from pipette_opt.options.values import checked, numbers, sizes, threads
+from pipette_opt.options.questions import WhatifOptions
+from pipette_opt.options.values import checked, threads
 from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.verdict import times_words
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.hosts import expand_hosts
+from pipette_opt.read.prices import parse_prices, with_prices
 from pipette_opt.replan import changes as made
 from pipette_opt.replan.changes import Change
 from pipette_opt.replan.whatif import Answer, WhatIf
@@ -39,6 +37,19 @@ from pipette_opt.worlds.jobs import unmeasured_gpus
 
 SAME = 5e-4
 """Difference of relative losses below which losses count as equal. Chosen: output shows a digit after the point."""
+
+QUESTIONS = (
+    "without",
+    "repair",
+    "add_hosts",
+    "num_gpus",
+    "link_speed",
+    "gpu",
+    "global_batch_size",
+    "seq_length",
+    "precision",
+)
+"""Options that ask a question."""
 
 EACH = "each"
 """Word that stands for all hosts, each in a question of its own."""
@@ -93,25 +104,10 @@ def _line(answer: Answer) -> str:
 @argument_errors()
 def whatif(
     plan: Plan | Named,
-    *,
     cluster: Named | ClusterSpec | None = None,
-    without: str | Iterable[str] | None = None,
-    repair: str | Iterable[str] | None = None,
-    add_hosts: Listed | None = None,
-    num_gpus: Listed | None = None,
-    link_speed: Listed | None = None,
-    gpu: Listed | None = None,
-    global_batch_size: Listed | None = None,
-    seq_length: Listed | None = None,
-    precision: Listed | None = None,
-    gpu_price: str | Iterable[str] | None = None,
-    measured_runs: str | Iterable[str] | None = None,
-    env: str | Iterable[str] | None = None,
-    max_oom_risk: float = USUAL_RISK,
-    time_limit_s: float | None = None,
-    workers: int | None = None,
-    seed: int = 0,
+    *,
     on_progress: Told | None = None,
+    **asked: Any,
 ) -> Answers:
     """
     Predict how a plan changes: hosts lost or repaired, other links, GPUs, batches, precisions and prices.
@@ -124,55 +120,27 @@ def whatif(
         A plan or its file.
     cluster
         The cluster as it is today; the plan's own by default.
-    without
-        Hosts lost together, such as ``gpu[07-08]``, or several such groups; ``each``: each host alone.
-    repair
-        A host, or a link such as ``gpu07:gpu09``, that becomes as fast as the median; ``each``: each host alone.
-    add_hosts
-        Numbers of median hosts to add.
-    num_gpus
-        Numbers of GPUs to use on the hosts of the plan.
-    link_speed
-        Factors on the bandwidth of all links between hosts.
-    gpu
-        GPU types that replace the GPUs of all hosts.
-    global_batch_size, seq_length, precision
-        Other training settings: sequences, tokens, and ``bf16``, ``fp16``, ``fp32`` or ``fp8``.
-    gpu_price
-        Prices per GPU-hour: ``2.5``, ``gpu[01-04]=1.3`` or ``h100=2.9``.
-    measured_runs
-        Measured runs that predicted times start from, as in :func:`~pipette_opt.solve`.
-    env
-        Variables of the measured launch scripts, each ``NAME=VALUE``.
-    max_oom_risk
-        Accepted probability of running out of memory, in (0, 1].
-    time_limit_s
-        Seconds for all questions together; by default 0.3 per lost host and 4 per changed job.
-    workers, seed, on_progress
-        Threads, random choices and progress, as in :func:`~pipette_opt.solve`.
+    on_progress
+        Callback for progress, as in :func:`~pipette_opt.solve`.
+    asked
+        Questions and limits, fields of :class:`~pipette_opt.options.questions.WhatifOptions`. Several values are a list
+        or a text with commas: ``add_hosts=[1, 2]``.
 
     Raises
     ------
     InputError
         If an argument or a file is wrong; ``where`` names the argument, or the file and its field.
     """
-    asked: dict[str, Any] = {
-        "without": texts(without),
-        "repair": texts(repair),
-        "add_hosts": comma_text(add_hosts),
-        "num_gpus": comma_text(num_gpus),
-        "link_speed": comma_text(link_speed),
-        "gpu": comma_text(gpu),
-        "global_batch_size": comma_text(global_batch_size),
-        "seq_length": comma_text(seq_length),
-        "precision": comma_text(precision),
-    }
+    (options,) = options_of(asked, WhatifOptions)
+    asked = {name: getattr(options, name) for name in QUESTIONS}
     plan, instance, changed = plan_on_cluster(plan_or_file(plan), cluster_or_file(cluster))
-    runs = texts(measured_runs) or ()
-    instance = with_anchors(instance, runs, plan.config.world_size, environment=variables_of_runs(texts(env), runs))
+    runs = options.measured_runs or ()
+    variables = variables_of_runs(options.env, runs)
+    instance = with_anchors(instance, runs, plan.config.world_size, environment=variables)
     if changed:  # what was proven is of another cluster
         plan = replace(plan, certificate=replace(plan.certificate, lower_bound_s=0.0))
-    instance, kinds = priced(instance, texts(gpu_price) or ())
+    prices = parse_prices(options.gpu_price or (), instance.cluster)
+    instance = replace(instance, cluster=with_prices(instance.cluster, prices.of_hosts))
     if all(value is None for value in asked.values()):
         if instance.cluster.num_nodes == 1:
             raise InputError(
@@ -180,13 +148,16 @@ def whatif(
                 "needs an option such as --add-hosts 1: the plan has a single host, so the default questions do "
                 "not apply.",
             )
-        asked |= {"without": [EACH], "repair": [EACH], "add_hosts": "1"}
-    if time_limit_s is not None and not time_limit_s > 0:
-        raise InputError("--time-limit", f"must be > 0, got {time_limit_s:g}.")
-    params = checked(OptimizeParams, workers=threads(workers), seed=seed, max_oom_risk=max_oom_risk)
+        asked |= {"without": [EACH], "repair": [EACH], "add_hosts": (1,)}
+    limit_s = options.time_limit
+    if limit_s is not None and not limit_s > 0:
+        raise InputError("--time-limit", f"must be > 0, got {limit_s:g}.")
+    params = checked(
+        OptimizeParams, workers=threads(options.workers), seed=options.seed, max_oom_risk=options.max_oom_risk
+    )
     asking = WhatIf(plan, instance, params, watcher_of(on_progress))
-    changes = questions(asking, asked, kinds)
-    answers = asking.ask(changes, time_limit_s)
+    changes = questions(asking, asked, prices.of_kinds)
+    answers = asking.ask(changes, limit_s)
     return Answers(
         today=asking.today(),
         answers=tuple(answers),
@@ -216,19 +187,17 @@ def questions(asking: WhatIf, asked: Mapping[str, Any], prices: Mapping[str, flo
             found.append(made.repaired_link(job, host, other))
         else:
             found += [made.repaired_host(job, host) for host in expand_hosts(text, "--repair")]
-    found += [made.more_hosts(job, count) for count in sizes("--add-hosts", asked["add_hosts"]) or ()]
-    found += [made.number_of_gpus(job, size) for size in sizes("--num-gpus", asked["num_gpus"]) or ()]
-    found += [made.faster_links(job, factor) for factor in numbers("--link-speed", asked["link_speed"])]
-    for name in (asked["gpu"] or "").split(","):
-        if name.strip():
-            kind = read_gpu_entry(name.strip(), "--gpu").gpu.name
-            found.append(made.other_gpu(job, kind, prices.get(kind)))
+    found += [made.more_hosts(job, count) for count in asked["add_hosts"] or ()]
+    found += [made.number_of_gpus(job, size) for size in asked["num_gpus"] or ()]
+    found += [made.faster_links(job, factor) for factor in asked["link_speed"] or ()]
+    for name in asked["gpu"] or ():
+        kind = read_gpu_entry(name, "--gpu").gpu.name
+        found.append(made.other_gpu(job, kind, prices.get(kind)))
     for field, word in (("global_batch_size", "a batch of {:,}"), ("seq_length", "{:,} tokens a sequence")):
-        for size in sizes(f"--{field.replace('_', '-')}", asked[field]) or ():
+        for size in asked[field] or ():
             found.append(made.other_training(job, word.format(size), {field: size}))
-    for name in (asked["precision"] or "").split(","):
-        if name.strip():
-            found.append(made.other_training(job, f"in {name.strip()}", _precision(name.strip())))
+    for name in asked["precision"] or ():
+        found.append(made.other_training(job, f"in {name}", _precision(name)))
     for change in found:
         try:
             check_precision(change.instance.cluster, change.instance.training)
@@ -239,7 +208,6 @@ def questions(asking: WhatIf, asked: Mapping[str, Any], prices: Mapping[str, flo
 
 def _precision(name: str) -> dict[str, Any]:
     """Return the training settings of a precision; gradients are accumulated in fp32 unless the precision is fp16."""
-    one_of("--precision", name, ("bf16", "fp16", "fp32", "fp8"))
     if name == "fp8":
         return {"fp8": True}
     return {"precision": name, "fp8": False, "accumulate_allreduce_grads_in_fp32": name != "fp16"}

@@ -1,23 +1,23 @@
 """
 The single declaration of every option that describes a job.
 
-The fields of :class:`JobOptions` and :class:`SpaceOptions` define the options of commands (``cli/options.py``), the
-keywords of functions (``library/arguments.py``), job files and their schema (``job/file.py``), columns of ``runs.csv``
-(``read/runs.py``) and the page ``docs/job.md``.
+The fields of the classes here define the options of commands (``cli/spread.py``), the keywords of functions
+(``library/arguments.py``), job files and their schema (``job/file.py``), columns of ``runs.csv`` (``read/runs.py``) and
+the page ``docs/job.md``. Options of single commands are declared alike in :mod:`~pipette_opt.options.questions` and
+:mod:`~pipette_opt.options.launches`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
-Section = Literal["", "cluster", "training", "software", "parallel", "measured"]
-"""Section of a job file that holds a field; ``""`` is the top level."""
+from pipette_opt.base.risk import USUAL_RISK
 
-Panel = Literal["The job", "The search space", "The run"]
-"""Heading above an option in the help of a command."""
+Section = Literal["", "cluster", "training", "software", "parallel", "search", "measured"]
+"""Section of a job file that holds a field; ``""`` is the top level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ class Option:
 
     help: str
     section: Section = ""
-    panel: Panel = "The job"
+    panel: str = "The job"
     words: tuple[str, ...] = ()
-    minimum: int | None = None
+    minimum: float | None = None
     metavar: str | None = None
 
 
@@ -97,10 +97,23 @@ class JobOptions:
         int | None, _cluster("With --nodes: GPUs per host; by default as usual for the GPU type.")
     ] = None
     model: Annotated[
-        str | None, Option(help="Preset name, Hugging Face config.json, or a file of Megatron arguments.")
+        str | None, Option(help="Preset name, or Hugging Face config.json; by default the model of --launch.")
+    ] = None
+    launch: Annotated[
+        str | None,
+        Option(
+            help="Launch that runs today: a script, a folder that export wrote, a file of options, or Megatron "
+            "arguments. What it sets need not be given: model, batch, sequence length, precision."
+        ),
+    ] = None
+    host_order: Annotated[
+        str | None,
+        Option(
+            help="Hosts of --launch in their order; by default as an export names them, else as the cluster lists them."
+        ),
     ] = None
     vocab_size: Annotated[
-        int | None, Option(help="Vocabulary size, if the Megatron arguments leave it to a tokenizer.", minimum=1)
+        int | None, Option(help="Vocabulary size, if --launch leaves it to a tokenizer.", minimum=1)
     ] = None
     env: Annotated[
         list[str] | None,
@@ -131,8 +144,8 @@ class JobOptions:
     fp8_recipe: Annotated[
         str | None,
         _training(
-            "Scaling recipe of fp8: delayed, tensorwise, blockwise or mxfp8; by default that of the Megatron arguments "
-            "in --model, else delayed (torchtitan: tensorwise).",
+            "Scaling recipe of fp8: delayed, tensorwise, blockwise or mxfp8; by default that of --launch, "
+            "else delayed (torchtitan: tensorwise).",
             words=("delayed", "tensorwise", "blockwise", "mxfp8"),
         ),
     ] = None
@@ -170,8 +183,8 @@ class JobOptions:
     gpu_price: Annotated[
         list[str] | None,
         _cluster(
-            "Price per GPU-hour: 2.5 for all hosts, or per host, e.g. gpu[03-04]=1.2; repeatable. A cluster file may "
-            "also contain prices."
+            "Price per GPU-hour: 2.5 for all GPUs, or per host or GPU type, e.g. gpu[01-04]=1.3 or h100=2.9; "
+            "repeatable. A cluster file may also contain prices."
         ),
     ] = None
     exclude_hosts: Annotated[
@@ -226,8 +239,7 @@ class JobOptions:
     moe_token_dispatcher: Annotated[
         str | None,
         _training(
-            "Token dispatcher of experts: alltoall, allgather, flex, deepep or hybridep; by default that of the "
-            "Megatron arguments in --model.",
+            "Token dispatcher of experts: alltoall, allgather, flex, deepep or hybridep; by default that of --launch.",
             words=("alltoall", "allgather", "flex", "deepep", "hybridep"),
         ),
     ] = None
@@ -282,7 +294,7 @@ class SpaceOptions:
         Words | None,
         _parallel(
             "Allowed offload to the host's memory, if GPU memory is too small: none,optimizer,optimizer:0.5,layers:8, "
-            "or modules such as qkv_linear+core_attn. [default: as in the Megatron arguments of --model]"
+            "or modules such as qkv_linear+core_attn. [default: as in --launch]"
         ),
     ] = None
     context_parallel: Annotated[
@@ -317,20 +329,74 @@ class SpaceOptions:
     overlap_p2p_communication: Annotated[bool, _parallel("Interleaved schedules compute while they send.")] = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchOptions:
-    """Launch that runs today, for commands that compare with it."""
+def _search(help_text: str, panel: str = "The run", **more: Any) -> Option:
+    return Option(help=help_text, section="search", panel=panel, **more)
 
-    args: Annotated[
-        str | None, Option(help="Megatron arguments of the launch that runs today, or a file with them.")
-    ] = None
-    hosts: Annotated[
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """Objective of a search, choice among good plans, and limits."""
+
+    objective: Annotated[
         str | None,
-        Option(
-            help="Host order of the launch that runs today; by default as an export names them, else as in the "
-            "cluster file."
+        _search(
+            "What to optimise. time: seconds per iteration; tokens-per-gpu: tokens per second and GPU, on any number "
+            "of hosts; progress: tokens per second including host failures (--host-mean-days), on any number of "
+            "hosts; cost: price per token, from --gpu-price or the cluster file; robust: the upper end of the time's "
+            "error band, which prefers plans whose time is known better; regret: slowdown against the best "
+            "configuration of each world, with worlds from public and measured runs. [default: time]",
+            panel="The search space",
+            words=("time", "tokens-per-gpu", "progress", "cost", "robust", "regret"),
         ),
     ] = None
+    host_mean_days: Annotated[
+        float | None,
+        _search("(--objective progress) Mean days between failures of a host.", panel="The search space"),
+    ] = None
+    checkpoint_seconds: Annotated[
+        float | None,
+        _search(
+            "(--objective progress) Seconds that saving a checkpoint stops the job; 60 by default.",
+            panel="The search space",
+        ),
+    ] = None
+    recovery_seconds: Annotated[
+        float | None,
+        _search(
+            "(--objective progress) Seconds from a failure until training continues; 600 by default.",
+            panel="The search space",
+        ),
+    ] = None
+    regret_quantile: Annotated[
+        float | None,
+        _search(
+            "(--objective regret) Quantile of the regret over the worlds to minimise, e.g. 0.9, instead of its mean.",
+            panel="The search space",
+        ),
+    ] = None
+    prefer: Annotated[
+        str,
+        _search(
+            "simple: the plainest of the plans within 1 % of the fastest (less risk of running out of memory, even "
+            "layers, hosts as listed, fewer stages, fewer chunks, similar to today's launch); fastest: the fastest "
+            "plan found.",
+            panel="The search space",
+            words=("simple", "fastest"),
+        ),
+    ] = "simple"
+    max_oom_risk: Annotated[
+        float,
+        _search("Accepted probability of running out of memory; 1 ignores memory.", panel="The search space"),
+    ] = USUAL_RISK
+    time_limit: Annotated[float, _search("Time limit of the search in seconds.")] = 60.0
+    gap_limit: Annotated[
+        float | None,
+        _search(
+            "Stop when the proven gap is at most this share; 0: never. By default 0.005; a gap up to 0.01 exits with 0."
+        ),
+    ] = None
+    workers: Annotated[int | None, _search("Number of threads; by default all cores.")] = None
+    seed: Annotated[int, _search("Seed of every random choice.")] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,9 +451,14 @@ def fields_of(described: type) -> Mapping[str, Field]:
     return MappingProxyType(found)
 
 
+def is_declared(kind: object) -> bool:
+    """Return whether a type is a class of declared options."""
+    return isinstance(kind, type) and is_dataclass(kind) and bool(fields_of(kind))
+
+
 def field_of(name: str) -> Field:
     """Return the field with this name from any of the classes of options. ``KeyError`` if none declares the name."""
-    for described in (JobOptions, SpaceOptions, LaunchOptions, Measured):
+    for described in (JobOptions, SpaceOptions, SearchOptions, Measured):
         if name in (found := fields_of(described)):
             return found[name]
     raise KeyError(name)

@@ -15,6 +15,8 @@ OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gpus-per-node": ("nproc-per-node",),
         "num-gpus": ("world-size",),
         "moe-token-dispatcher": ("moe-token-dispatcher-type",),
+        "time-limit": ("time-limit-s",),
+        "budget": ("trials",),
     }
 )
 """Aliases of each option, the shortest first; an alias takes the values of its option."""

@@ -8,7 +8,8 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import number_of, whole_number
-from pipette_opt.options.description import Field
+from pipette_opt.options.description import Field, fields_of
+from pipette_opt.options.names import option_name
 
 T = TypeVar("T")
 
@@ -52,6 +53,8 @@ def field_value(field: Field, value: object, where: str) -> Any:
         parts = _parts(value)
         if int in get_args(kind):
             return tuple(_size(part, value, where) for part in parts)
+        if float in get_args(kind):
+            return tuple(_numbers(parts, value, where))
         return tuple(None if part in ("none", None) and field.has_none_inside else str(part) for part in parts)
     return _number(kind, value, where)
 
@@ -83,6 +86,13 @@ def _size(part: object, value: object, where: str) -> int:
     return number
 
 
+def _numbers(parts: list[object], value: object, where: str) -> list[float]:
+    try:
+        return [number_of(str(part)) for part in parts]
+    except ValueError:
+        raise InputError(where, f"must be numbers separated by commas, such as 0.5,2; got {shown(value)}.") from None
+
+
 def _number(kind: type, value: object, where: str) -> Any:
     import msgspec
 
@@ -99,17 +109,39 @@ def _number(kind: type, value: object, where: str) -> Any:
     return found
 
 
+def given_of(*options: Any) -> dict[str, Any]:
+    """Return the declared options that differ from their defaults as arguments of a function."""
+    found: dict[str, Any] = {}
+    for each in options:
+        kind: type = type(each)
+        fields = fields_of(kind).items()
+        found |= {name: value for name, field in fields if (value := getattr(each, name)) != field.default}
+    return found
+
+
+def check_declared(options: Any) -> None:
+    """Raise ``InputError`` for a field of declared options that is below its minimum or not an allowed word."""
+    kind: type = type(options)
+    for name, declared in fields_of(kind).items():
+        value, least = getattr(options, name), declared.option.minimum
+        if value is None:
+            continue
+        if declared.option.words:
+            for word in value if isinstance(value, tuple) else (value,):
+                one_of(option_name(name), word, declared.option.words)
+        if least is not None and not value >= least:
+            raise InputError(option_name(name), f"must be >= {least:g}, got {shown(value)}.")
+
+
+def one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise ``InputError`` unless the value is one of the allowed words."""
+    if value not in allowed:
+        raise InputError(option, f"must be one of {', '.join(allowed)}, got {value!r}.")
+
+
 def sizes(option: str, text: str | None) -> tuple[int, ...] | None:
     """Return the sizes of a text such as ``4,8``; ``None`` without a text. ``InputError`` names the option."""
     return None if text is None else tuple(_size(part, text, option) for part in _parts(text))
-
-
-def numbers(option: str, text: str | None) -> list[float]:
-    """Return the numbers of a text such as ``0.5,2``; empty without a text. ``InputError`` names the option."""
-    try:
-        return [number_of(word) for word in (text or "").split(",") if word.strip()]
-    except ValueError:
-        raise InputError(option, f"must be numbers separated by commas, such as 0.5,2; got {shown(text)}.") from None
 
 
 def cores() -> int:

@@ -11,6 +11,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GB, KIB, MIB, counted, listed
+from pipette_opt.options.links import Repeated
 from pipette_opt.read.gpus import recognise_gpu
 from pipette_opt.read.hosts import natural_key
 from pipette_opt.read.inside_node import InsideNode
@@ -40,8 +41,6 @@ A campaign is a folder of files, or all files that are given one by one.
 Outcome = Literal["measured", "crashed", "wrong"]
 
 _NAMED_PAIRS = 6
-
-Repeated = Literal["worst", "mean"]
 
 LARGE_BYTES = 16 * MIB
 """Smallest message that counts for bandwidth, bytes: the fixed cost is below about 5 % of its time. Chosen."""

@@ -97,7 +97,7 @@ def _settings_files() -> Iterator[FileKind]:
     for framework in frameworks():
         for keys in framework.files.split():
             patterns = [rf"(?=[\s\S]*?(?:{key_pattern(key)}))" for key in keys.split("+")]
-            reader = "estimate --args and import model" if framework.read else ""
+            reader = "--launch and import model" if framework.read else ""
             yield FileKind(
                 name=f"a settings file of {framework.name}", reader=reader, pattern=rf"\A{''.join(patterns)}"
             )

@@ -2,20 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.read.evidence import LinkEvidence, Pair, Repeated
+from pipette_opt.options.links import Direction, Fill, Repeated
+from pipette_opt.read.evidence import LinkEvidence, Pair
 from pipette_opt.read.switches import SwitchTree
 from pipette_opt.specs import LinkMatrix
 from pipette_opt.specs.levels import Level
-
-Fill = Literal["exclude", "worst", "median", "switch"]
-
-Direction = Literal["measured", "average", "slower"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

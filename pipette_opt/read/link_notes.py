@@ -6,9 +6,10 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GB, MIB, US, counted, listed
-from pipette_opt.read.evidence import LARGE_BYTES, LinkEvidence, Pair, Repeated
+from pipette_opt.options.links import Fill, Repeated
+from pipette_opt.read.evidence import LARGE_BYTES, LinkEvidence, Pair
 from pipette_opt.read.gpus import CatalogueEntry
-from pipette_opt.read.link_matrices import Fill, MeasuredMatrix, rates_at_distance
+from pipette_opt.read.link_matrices import MeasuredMatrix, rates_at_distance
 from pipette_opt.read.matrices import gb_text
 from pipette_opt.read.nvlink_domains import ABOVE_CARD, card_bytes_per_s
 from pipette_opt.read.switches import SwitchTree

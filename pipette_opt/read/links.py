@@ -9,18 +9,19 @@ host, ``scontrol show topology`` the switches. ``ImportedLinks.notes`` lists eve
 import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_bytes
-from pipette_opt.base.typed import Size, typed
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import KIB, US, counted
-from pipette_opt.read.evidence import SMALL_BYTES, LinkEvidence, Pair, Repeated
+from pipette_opt.options.links import LinkOptions
+from pipette_opt.options.values import check_declared
+from pipette_opt.read.evidence import SMALL_BYTES, LinkEvidence, Pair
 from pipette_opt.read.fields import unused_keys
 from pipette_opt.read.gpu_matrices import even_nics
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_entry, recognise_gpu
@@ -36,7 +37,7 @@ from pipette_opt.read.inside_node import (
 from pipette_opt.read.kinds_of_files import binary_kind, looks_like
 from pipette_opt.read.link_health import Health, health
 from pipette_opt.read.link_log import is_link_log, parse_link_log
-from pipette_opt.read.link_matrices import Direction, Fill, filled, measured_matrices, without_pairs
+from pipette_opt.read.link_matrices import filled, measured_matrices, without_pairs
 from pipette_opt.read.link_notes import (
     note_on_excluded,
     note_on_filled,
@@ -91,21 +92,7 @@ class ImportedLinks:
     health: Health
 
 
-def import_links(
-    paths: str | Path | Sequence[str | Path],
-    *,
-    fill: Fill = "exclude",
-    repeated: Repeated = "worst",
-    direction: Direction = "measured",
-    short_names: bool = False,
-    gpu: str | None = None,
-    gpus_per_node: int | None = None,
-    nics_per_node: int | None = None,
-    only_gpus: int | None = None,
-    test: str = "",
-    hosts: str | None = None,
-    name: str | None = None,
-) -> ImportedLinks:
+def import_links(paths: str | Path | Sequence[str | Path], **given: Any) -> ImportedLinks:
     """
     Return the cluster that measurements of its links describe.
 
@@ -113,38 +100,15 @@ def import_links(
     ----------
     paths
         Files, or folders of which every file is read. Each path is one moment in time.
-    fill
-        Treatment of a pair without a measurement. ``exclude`` leaves the pair empty for every number of flows, so no
-        plan uses it; ``worst`` and ``median`` take the worst or median measured pair of the same number of flows;
-        ``switch`` takes the worst pair at equal distance in the switch tree.
-    repeated
-        Bandwidth that counts if several of ``paths`` measured a pair: the ``worst``, or the ``mean``.
-    direction
-        ``measured`` keeps both directions apart; ``average`` and ``slower`` give both directions the same bandwidth.
-    short_names
-        Whether to cut host names at the first dot.
-    gpu, gpus_per_node
-        GPU type, and GPUs per host; override the logs. Needed for logs that do not say them (mpiGraph, OSU, perftest,
-        Pipette).
-    nics_per_node
-        NICs per host; used only if a single number of flows was measured. By default a NIC per GPU.
-    only_gpus
-        Number of GPUs per host; nccl-tests with another number are not used.
-    test
-        Test that nccl-tests logs without a name come from, such as ``sendrecv``.
-    hosts
-        Sender and receiver of tests between two processes whose log does not name them, such as ``gpu01,gpu02``.
-    name
-        Name of the cluster; by default from the first path.
+    given
+        Fields of :class:`~pipette_opt.options.links.LinkOptions`; GPU type and GPUs per host override the logs.
     """
-    _check_choices(fill=fill, repeated=repeated, direction=direction)
-    for option, value in (("gpus_per_node", gpus_per_node), ("nics_per_node", nics_per_node), ("only_gpus", only_gpus)):
-        if value is not None:
-            typed(Size, value, option)
+    asked = LinkOptions(**given)
+    check_declared(asked)
     sources = [paths] if isinstance(paths, str | Path) else list(paths)
-    evidence = _gather(sources, _Asked(only_gpus=only_gpus, test=_kind_asked(test), hosts=hosts))
+    evidence = _gather(sources, replace(asked, test=_kind_asked(asked.test)))
     evidence.forget_crashes()
-    if short_names:
+    if asked.short_names:
         evidence.rename(lambda host: host.split(".")[0])
     evidence.complete_directions()
     where = ", ".join(str(source) for source in sources)
@@ -152,23 +116,23 @@ def import_links(
     every_host = tuple(evidence.hosts)
     if not every_host or (len(every_host) > 1 and not evidence.rates):
         raise InputError(where, f"there is no usable measurement between two hosts. {_why_nothing(evidence)}")
-    if fill == "switch" and evidence.switches is None:
-        raise InputError("fill", "switch needs the output of scontrol show topology among the files.")
+    if asked.fill == "switch" and evidence.switches is None:
+        raise InputError("--fill", "switch needs the output of scontrol show topology among the files.")
 
-    notes: list[str] = [*notes_on_reading(evidence, only_gpus), *notes_on_snapshots(evidence, repeated)]
-    kinds = _kinds(evidence, every_host, gpu, notes, where)
+    notes: list[str] = [*notes_on_reading(evidence, asked.only_gpus), *notes_on_snapshots(evidence, asked.repeated)]
+    kinds = _kinds(evidence, every_host, asked.gpu, notes, where)
     topology = topologies(evidence.inside_nodes, every_host, notes)
     node = next(iter(topology.values()), None)
-    count = _gpus_per_node(evidence, node, gpus_per_node, notes, where)
+    count = _gpus_per_node(evidence, node, asked.gpus_per_node, notes, where)
     domains = nvlink_domains(evidence, every_host, kinds, notes)
-    matrices, missing = _matrices(evidence, every_host, domains, fill, repeated, direction, notes)
+    matrices, missing = _matrices(evidence, every_host, domains, asked, notes)
     notes += [note for matrix in matrices for note in notes_on_units(matrix, every_host, kinds)]
     measured = statistics.median(evidence.inside) if evidence.inside else None
     inside = inside_links(topology, kinds, measured, count, notes)
-    nics = _nics(node, matrices, count, nics_per_node, notes)
+    nics = _nics(node, matrices, count, asked.nics_per_node, notes)
     path = Path(sources[0]).resolve()
     cluster = ClusterSpec(
-        name=name or (path.name if path.is_dir() else path.stem) or "cluster",
+        name=asked.name or (path.name if path.is_dir() else path.stem) or "cluster",
         nodes=tuple(NodeSpec(host=host, gpu=kinds[host].gpu, num_gpus=count) for host in every_host),
         intra_node_bytes_per_s=inside.bytes_per_s,
         intra_node_latency_s=_inside_latency(kinds.values(), notes),
@@ -196,25 +160,6 @@ def _distances(switches: SwitchTree, hosts: Sequence[str]) -> IntArray:
     return found
 
 
-def _check_choices(fill: str, repeated: str, direction: str) -> None:
-    for option, value, known in (
-        ("fill", fill, ("exclude", "worst", "median", "switch")),
-        ("repeated", repeated, ("worst", "mean")),
-        ("direction", direction, ("measured", "average", "slower")),
-    ):
-        if value not in known:
-            raise InputError(option, f"must be {', '.join(known[:-1])} or {known[-1]}, got {value!r}.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """Options of the user for nccl-tests and pair tests, as in :func:`import_links`."""
-
-    only_gpus: int | None
-    test: str
-    hosts: str | None
-
-
 def _kind_asked(test: str) -> str:
     """Return the name of a test as nccl-tests has it, from a name with or without underscores and ``_perf``."""
     word = test.lower().removesuffix("_perf").replace("_", "").replace("-", "")
@@ -233,7 +178,7 @@ def _why_nothing(evidence: LinkEvidence) -> str:
     return "No output of a known program was found."
 
 
-def _gather(sources: Sequence[str | Path], asked: _Asked) -> LinkEvidence:
+def _gather(sources: Sequence[str | Path], asked: LinkOptions) -> LinkEvidence:
     """Return the evidence of all files, read in natural order of their names."""
     evidence = LinkEvidence()
     for snapshot, source in enumerate(sources):
@@ -255,7 +200,7 @@ def _gather(sources: Sequence[str | Path], asked: _Asked) -> LinkEvidence:
     return evidence
 
 
-def _read_file(evidence: LinkEvidence, path: Path, asked: _Asked, *, in_folder: bool) -> None:
+def _read_file(evidence: LinkEvidence, path: Path, asked: LinkOptions, *, in_folder: bool) -> None:
     """Add a file to the evidence. An unusable file raises ``InputError``, except in a folder, where a note names it."""
     try:
         _read_known(evidence, path, asked)
@@ -265,7 +210,7 @@ def _read_file(evidence: LinkEvidence, path: Path, asked: _Asked, *, in_folder: 
         evidence.skipped.append(f"{path.name} was not used: {error.problem}")
 
 
-def _read_known(evidence: LinkEvidence, path: Path, asked: _Asked) -> None:
+def _read_known(evidence: LinkEvidence, path: Path, asked: LinkOptions) -> None:
     text, where = _text(path), str(path)
     if is_link_log(text):
         evidence.add_link_log(parse_link_log(text, where))
@@ -275,7 +220,7 @@ def _read_known(evidence: LinkEvidence, path: Path, asked: _Asked) -> None:
         _read_printed(evidence, path, text, asked)
 
 
-def _read_json(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) -> None:
+def _read_json(evidence: LinkEvidence, path: Path, text: str, asked: LinkOptions) -> None:
     where, content = str(path), _loads(text)
     if is_nccl_json(content) or (content is None and '"nccl_version"' in text):
         evidence.add_nccl_test(parse_nccl_json(text, where, asked.test), asked.only_gpus)
@@ -287,7 +232,7 @@ def _read_json(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) -> 
         raise InputError(where, f"is JSON neither of nccl-tests nor of Pipette (gpus and bandwidth).{looks_like(text)}")
 
 
-def _read_printed(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) -> None:
+def _read_printed(evidence: LinkEvidence, path: Path, text: str, asked: LinkOptions) -> None:
     log = Log(text)
     found = next((known for known in PRINTED if known.recognises(log.text)), None)
     if found is None:
@@ -299,30 +244,30 @@ def _read_printed(evidence: LinkEvidence, path: Path, text: str, asked: _Asked) 
     evidence.add_unused(path.name, log.unused())
 
 
-def _add_mpigraph(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
+def _add_mpigraph(evidence: LinkEvidence, log: Log, path: Path, asked: LinkOptions) -> None:
     evidence.add_matrix(parse_mpigraph(log, str(path)), "mpiGraph")
 
 
-def _add_nccl_tests(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
+def _add_nccl_tests(evidence: LinkEvidence, log: Log, path: Path, asked: LinkOptions) -> None:
     for test in parse_nccl_text(log, str(path), asked.test):
         evidence.add_nccl_test(test, asked.only_gpus)
 
 
-def _add_pair_tests(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
-    for test in parse_pair_tests(log, str(path), asked.hosts):
+def _add_pair_tests(evidence: LinkEvidence, log: Log, path: Path, asked: LinkOptions) -> None:
+    for test in parse_pair_tests(log, str(path), asked.pair):
         evidence.add_pair_test(test, path.name)
 
 
-def _add_nccl_topology(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
+def _add_nccl_topology(evidence: LinkEvidence, log: Log, path: Path, asked: LinkOptions) -> None:
     evidence.add_inside(parse_nccl_topology(log.text, str(path)), "NCCL topology", path.name)
     log.use(*log.lines)  # an XML file has no lines of other programs
 
 
-def _add_nvidia_smi_topology(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
+def _add_nvidia_smi_topology(evidence: LinkEvidence, log: Log, path: Path, asked: LinkOptions) -> None:
     evidence.add_inside(parse_nvidia_smi_topology(log, str(path)), "nvidia-smi topo -m", path.name)
 
 
-def _add_switches(evidence: LinkEvidence, log: Log, path: Path, asked: _Asked) -> None:
+def _add_switches(evidence: LinkEvidence, log: Log, path: Path, asked: LinkOptions) -> None:
     if evidence.switches is not None:
         raise InputError(str(path), "is a second list of switches; give only one such file.")
     evidence.switches = parse_switches(log, str(path))
@@ -344,7 +289,7 @@ class _Printed(NamedTuple):
 
     name: str
     recognises: Callable[[str], bool]
-    add: Callable[[LinkEvidence, Log, Path, _Asked], None]
+    add: Callable[[LinkEvidence, Log, Path, LinkOptions], None]
 
 
 PRINTED = (
@@ -387,17 +332,15 @@ def _matrices(
     evidence: LinkEvidence,
     hosts: tuple[str, ...],
     domains: Level | None,
-    fill: Fill,
-    repeated: Repeated,
-    direction: Direction,
+    asked: LinkOptions,
     notes: list[str],
 ) -> tuple[tuple[LinkMatrix, ...], dict[int, tuple[Pair, ...]]]:
     """Return a matrix for each measured number of flows, and the pairs missing in each."""
-    measured = measured_matrices(evidence, hosts, repeated, direction, domains)
+    measured = measured_matrices(evidence, hosts, asked.repeated, asked.direction, domains)
     for matrix in measured:
         notes += notes_on_matrix(matrix, hosts, evidence.failures[matrix.concurrent_flows], evidence.switches)
     missing = {matrix.concurrent_flows: matrix.missing for matrix in measured}
-    if fill == "exclude":
+    if asked.fill == "exclude":
         pairs = sorted(
             {pair for pairs in missing.values() for pair in pairs}, key=lambda pair: natural_key(" ".join(pair))
         )
@@ -411,9 +354,9 @@ def _matrices(
                 "worst, or --only-gpus for the tests of one kind.",
             )
         return found, missing
-    result = filled(measured, hosts, fill, evidence.switches)
+    result = filled(measured, hosts, asked.fill, evidence.switches)
     for matrix, whole in zip(measured, result, strict=True):
-        notes += [note_on_filled(matrix, whole.bytes_per_s, hosts, fill)] if matrix.missing else []
+        notes += [note_on_filled(matrix, whole.bytes_per_s, hosts, asked.fill)] if matrix.missing else []
     return result, missing
 
 

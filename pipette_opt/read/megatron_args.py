@@ -278,14 +278,6 @@ Environment = Mapping[str, str] | None
 """Environment variables at the start of a script; ``None`` for no variables."""
 
 
-def arguments_behind(
-    source: str, environment: Environment = None, *, vocab_size: int | None = None
-) -> MegatronArgs | None:
-    """Return the launch in a text of Megatron arguments or in a file of them; ``None`` for other sources of models."""
-    written = written_arguments(source)
-    return None if written is None else parse_megatron_args(*written, environment, vocab_size=vocab_size)
-
-
 def written_arguments(source: str) -> tuple[str, str, str] | None:
     """Return the text of Megatron arguments, its place for errors, and a model name; ``None`` for other sources."""
     text = source.strip()
@@ -315,13 +307,13 @@ def read_megatron_args(
     Unless ``as_launch`` is false, as for a row of a table whose columns add to the arguments, an option has to size the
     job.
     """
-    text, lines = arguments.strip(), ""
+    text, name, lines = arguments.strip(), "megatron", ""
     ranks: tuple[tuple[str, int], ...] = ()
     if text and not text.startswith("-") and is_folder(text):
         text = str(launch_in(Path(text)))
     one_word = not text.startswith("-") and len(text.split()) == 1
     if one_word or (not text.startswith("-") and is_file(text)):
-        where, lines = text, read_text(text, keep_line_ends=True)
+        where, name, lines = text, Path(text).stem, read_text(text, keep_line_ends=True)
         text, ranks = exported_launch(Path(where), lines), exported_ranks(Path(where), lines)
     elif not text:
         raise InputError(where, "are empty; give options such as --tensor-model-parallel-size 8.")
@@ -329,7 +321,7 @@ def read_megatron_args(
         raise InputError(where, f"must hold options such as --tensor-model-parallel-size 8, got {shown(text)}.")
     if not text.strip():
         raise InputError(where, "is empty; give a script, or options such as --tensor-model-parallel-size 8.")
-    given = parse_megatron_args(text, where, environment=environment, vocab_size=vocab_size, as_launch=as_launch)
+    given = parse_megatron_args(text, where, name, environment, vocab_size=vocab_size, as_launch=as_launch)
     is_edited = lines == text and not is_launch(lines) and not is_recipe(lines, where)
     return replace(given, lines=lines if is_edited and not given.are_overrides else "", ranks=ranks)
 

@@ -174,7 +174,7 @@ def _hosts(log: Log, where: str, given: str | None) -> tuple[str, str, str]:
             names = expand_hosts(re.sub(r":[0-9]+(?=,|$)", "", ",".join(match["hosts"].split())), where)
             return *_two(names, where, f"{match.group(0).strip()!r}"), ""
     if given is not None:
-        return *_two(expand_hosts(given, "--hosts"), where, f"--hosts {given}"), "--hosts"
+        return *_two(expand_hosts(given, "--pair"), where, f"--pair {given}"), "--pair"
     stem = _TEST_NAME.sub("", Path(where).name.removesuffix(Path(where).suffix))
     return *_two([part for part in _SEPARATOR.split(stem) if part], where, "its name"), "the name of the file"
 
@@ -184,6 +184,6 @@ def _two(names: Sequence[str], where: str, origin: str) -> tuple[str, str]:
         raise InputError(
             where,
             f"does not name the two hosts it measured: {origin} must name the sender and the receiver. Give them with "
-            "--hosts gpu01,gpu02; or call the file SENDER_to_RECEIVER.txt, or add the line '# hosts: SENDER RECEIVER'.",
+            "--pair gpu01,gpu02; or call the file SENDER_to_RECEIVER.txt, or add the line '# hosts: SENDER RECEIVER'.",
         )
     return names[0], names[1]

@@ -1,44 +1,63 @@
-"""Prices of GPU-hours from ``--gpu-price 2.5`` or ``--gpu-price gpu[03-04]=1.2``, in place of cluster files'."""
+"""Prices of GPU-hours from ``--gpu-price``, in place of those in cluster files."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import number_of
 from pipette_opt.read.fields import did_you_mean
+from pipette_opt.read.gpus import read_gpu_catalogue, read_gpu_entry
 from pipette_opt.read.hosts import expand_hosts
 from pipette_opt.specs import ClusterSpec
+
+WHERE = "--gpu-price"
+"""Option that errors name."""
 
 MAX_PRICE = 1e6
 """Largest valid price of a GPU-hour, in any currency. Chosen to catch typing errors."""
 
 
-def parse_prices(entries: Sequence[str], hosts: Sequence[str]) -> dict[str, float]:
-    """
-    Return the price of a GPU-hour by host; an entry without hosts is for all other hosts.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Prices of a GPU-hour: of hosts of a cluster, and of GPU types by their name, in the cluster or not."""
 
-    ``InputError`` for an invalid price, an unknown host, or a host with two prices.
+    of_hosts: Mapping[str, float]
+    of_kinds: Mapping[str, float]
+
+
+def parse_prices(entries: Sequence[str], cluster: ClusterSpec) -> Prices:
     """
-    where, prices = "--gpu-price", dict[str, float]()
-    for_all: list[float] = []
+    Return the prices in entries such as ``2.5``, ``gpu[03-04]=1.2`` or ``h100=2.9``.
+
+    An entry of hosts counts before one of a GPU type, and this before one for all. ``InputError`` for an invalid price,
+    an unknown host, or two prices for the same.
+    """
+    names = {alias: kind for kind, entry in read_gpu_catalogue().items() for alias in (kind, *entry.aliases)}
+    for_all: dict[str, float] = {}
+    kinds: dict[str, float] = {}
+    hosts: dict[str, float] = {}
     for entry in entries:
-        named, _, text = entry.rpartition("=")
-        price = check_price(text.strip(), where)
+        named, _, text = (part.strip() for part in entry.rpartition("="))
+        price = check_price(text, WHERE)
         if not named:
-            for_all.append(price)
-            continue
-        for host in expand_hosts(named, where):
-            if host not in hosts:
-                raise InputError(
-                    where, f"host {host!r} is not among the hosts of the cluster.{did_you_mean(host, hosts)}"
-                )
-            if prices.setdefault(host, price) != price:
-                raise InputError(
-                    where, f"gives host {host} two prices, {prices[host]:g} and {price:g}; give each host one price."
-                )
-    if len(set(for_all)) > 1:
-        raise InputError(where, f"gives all hosts two prices, {for_all[0]:g} and {for_all[1]:g}; give only one.")
-    return {host: prices.get(host, *for_all[:1]) for host in hosts if host in prices or for_all}
+            _set(for_all, "all hosts", price)
+        elif named in names:
+            _set(kinds, read_gpu_entry(named, WHERE).gpu.name, price)
+        else:
+            for host in expand_hosts(named, WHERE):
+                if host not in cluster.hosts:
+                    near = did_you_mean(host, (*cluster.hosts, *names))
+                    raise InputError(WHERE, f"host {host!r} is not among the hosts of the cluster.{near}")
+                _set(hosts, host, price)
+    usual = for_all.get("all hosts")
+    found = {node.host: hosts.get(node.host, kinds.get(node.gpu.kind, usual)) for node in cluster.nodes}
+    of_hosts = {host: price for host, price in found.items() if price is not None}
+    return Prices(of_hosts=of_hosts, of_kinds=kinds)
+
+
+def _set(prices: dict[str, float], name: str, price: float) -> None:
+    if prices.setdefault(name, price) != price:
+        raise InputError(WHERE, f"gives {name} two prices, {prices[name]:g} and {price:g}; give only one.")
 
 
 def check_price(value: object, where: str) -> float:

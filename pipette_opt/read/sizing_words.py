@@ -173,10 +173,10 @@ def way_on(settings: Sequence[Setting]) -> str:
     missing = [setting for setting in others if (row := _row_of(setting.name)) and row.kind in NOT_MODELLED]
     others = [setting for setting in others if setting not in missing]
     if words:
-        found = f'Give its job in the options of Megatron-LM, beside --model: --args "{" ".join(words)}".'
+        found = f'Give its job in the options of Megatron-LM, beside --model: --launch "{" ".join(words)}".'
     else:
         choice = "or let `pipette-opt solve --model NAME` choose them."
-        found = f'Give its job in the options of Megatron-LM, such as --args "{EXAMPLE}", {choice}'
+        found = f'Give its job in the options of Megatron-LM, such as --launch "{EXAMPLE}", {choice}'
     for kind, settings in (("translated", others), ("modelled", missing)):
         found += f" Not {kind}: {named(settings)}." if settings else ""
     return found

@@ -10,7 +10,7 @@ from pipette_opt.read.files import parse_json
 from pipette_opt.report.json_text import plain
 
 TRAINED = {"global_batch_size": "batch", "seq_length": "sequence length", "precision": "precision", "fp8": "fp8"}
-"""Fields of the training that make another job, each with its word. Others may follow from ``--compare-current``."""
+"""Fields of the training that make another job, each with its word. Others may follow from ``--launch``."""
 
 
 def check_same_job(path: Path, inputs: Mapping[str, Any]) -> None:

@@ -319,8 +319,8 @@ class Tuner:
             result = self._result(record)
             if isinstance(result, LogResult) or result.is_wrong or not self._may_come_late(record):
                 self._finish(record, result)
-        elif time.time() - (record.started or 0.0) > self.settings.run_timeout_s:
-            limit_s = self.settings.run_timeout_s
+        elif time.time() - (record.started or 0.0) > self.settings.run_timeout:
+            limit_s = self.settings.run_timeout
             limit = f"the command did not end within {limit_s:g} s (--run-timeout) and was {launch.stop(folder)}"
             result = self._result(record)
             self._finish(record, result if isinstance(result, LogResult) else NoResult(problem=limit))

@@ -32,7 +32,7 @@ HYBRID = (
 )
 
 
-ESTIMATED = ("--example", "lab-2x8", "--args", "--tensor-model-parallel-size 8")
+ESTIMATED = ("--example", "lab-2x8", "--launch", "--tensor-model-parallel-size 8")
 """Options of an estimate."""
 
 

@@ -57,7 +57,7 @@ def test_a_calibration_changes_estimates(tmp_path: Path) -> None:
     """A slower stack gives a longer iteration."""
     stack = tmp_path / "slow.yaml"
     stack.write_text("matmul_speed: 0.4\n")
-    command = ["estimate", "--example", "lab-2x8", "--args", "--tensor-model-parallel-size 8", "--json"]
+    command = ["estimate", "--example", "lab-2x8", "--launch", "--tensor-model-parallel-size 8", "--json"]
     usual = CliRunner().invoke(app, command)
     slow = CliRunner().invoke(app, [*command, "--software", str(stack)])
     assert usual.exit_code == slow.exit_code == 0, usual.output + slow.output

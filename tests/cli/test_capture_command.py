@@ -32,7 +32,7 @@ def captured(command: Command, tmp_path: Path) -> Path:
     assert "nothing is trained" in first
     assert any(line.startswith("Program: pretrain_gpt.py, 27 arguments, launched by torchrun") for line in rest)
     assert "Degrees: micro-batch 1, global batch 64, tensor 2, pipeline 2." in rest
-    assert rest[-1].startswith("Written to captured.json. Next: pipette-opt estimate --args captured.json")
+    assert rest[-1].startswith("Written to captured.json. Next: pipette-opt estimate --launch captured.json")
     return tmp_path / "captured.json"
 
 

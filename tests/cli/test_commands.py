@@ -164,7 +164,9 @@ ARGUMENTS = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --m
 
 def test_estimate_of_todays_arguments(run: Run) -> None:
     """The user's degrees on the user's host order; the reverse order is as legal."""
-    code, out, _ = run("estimate", "--example", "lab-2x8", "--args", ARGUMENTS, "--hosts", "gpu02,gpu01", "--json")
+    code, out, _ = run(
+        "estimate", "--example", "lab-2x8", "--launch", ARGUMENTS, "--host-order", "gpu02,gpu01", "--json"
+    )
     assert code == 0
     answer = json.loads(out)
     assert answer["hosts"] == ["gpu02", "gpu01"]
@@ -174,12 +176,12 @@ def test_estimate_of_todays_arguments(run: Run) -> None:
 
 def test_solve_beside_todays_arguments(run: Run) -> None:
     """The comparison says how much faster the plan is; all of it fits a screen, the lines to change among them."""
-    code, out, _ = run("solve", *QUICK, "--compare-current", ARGUMENTS)
+    code, out, _ = run("solve", *QUICK, "--compare", "--launch", ARGUMENTS)
     assert code == 0
     assert len(out.splitlines()) <= 44  # about 40: the search ends early, and some labels take two lines
     assert "Today" in out
     assert "tokens per second" in out or "equally fast" in out
-    code, out, _ = run("solve", *QUICK, "--compare-current", ARGUMENTS, "--json")
+    code, out, _ = run("solve", *QUICK, "--compare", "--launch", ARGUMENTS, "--json")
     assert code == 0
     found = json.loads(out)
     changed = {one["option"]: one["after"] for one in found["changes"]}
@@ -201,7 +203,7 @@ def test_a_current_launch_over_a_missing_link_is_compared(run: Run) -> None:
     code, out, _ = run(
         *("solve", "--cluster", "c.yaml", "--model", "llama-3-8b", "--global-batch-size", "32"),
         *("--seq-length", "4096", "--num-gpus", "16", "--gap-limit", "0.5", "--tensor-parallel", "8"),
-        *("--compare-current", ARGUMENTS, "--current-hosts", "a,b"),
+        *("--compare", "--launch", ARGUMENTS, "--host-order", "a,b"),
     )
     assert code == 0
     assert "links not measured a - b" in " ".join(out.split())

@@ -42,7 +42,7 @@ def test_options_of_all(name: str) -> None:
     assert inspect.cleandoc(command.help).split("\n\n")[0].rstrip().endswith((".", "?"))
 
 
-READ_LAUNCHES = {"--args", "--compare-current", "--measured", "--diff"}
+READ_LAUNCHES = {"--launch", "--measured"}
 """Options whose value may be a launch script."""
 
 

@@ -36,12 +36,12 @@ TYPED = {
         f"solve --cluster c.yaml {JOB} --trace {{}} -o p.json: c.yaml m.csv",
         f"solve --cluster c.yaml {JOB} --software s.yaml -o {{}}: s.yaml",
         f"solve --cluster c.yaml {JOB} --profile layers.csv -o {{}}: layers.csv",
-        f"solve --cluster c.yaml {JOB} --compare-current train.sh -o {{}}: train.sh",
+        f"solve --cluster c.yaml {JOB} --launch train.sh --compare -o {{}}: train.sh",
         "solve --cluster c.yaml --model config.json --global-batch-size 64 --seq-length 4096 -o {}: config.json",
     ],
     "estimate": [
         "estimate plan.json --trace {}: plan.json c.yaml m.csv",
-        "estimate --cluster c.yaml --args train.sh --trace {}: c.yaml m.csv train.sh",
+        "estimate --cluster c.yaml --launch train.sh --trace {}: c.yaml m.csv train.sh",
     ],
     "replan": [
         "replan plan.json --lost n1 -o {}: plan.json c.yaml m.csv",

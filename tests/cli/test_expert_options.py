@@ -61,7 +61,9 @@ def test_export_starts_the_same_experts(solved: Path, tmp_path: Path) -> None:
     arguments = (
         text[text.index("MEGATRON_ARGS=(") : text.index(")")].removeprefix("MEGATRON_ARGS=(") + " --vocab-size 32000"
     )
-    current = invoke(["estimate", *JOB, "--args", arguments, "--hosts", hosts, "--expert-imbalance", "1.25", "--json"])
+    current = invoke(
+        ["estimate", *JOB, "--launch", arguments, "--host-order", hosts, "--expert-imbalance", "1.25", "--json"]
+    )
     assert current.exit_code == 0, current.output
     found = json.loads(current.stdout)
     assert found["parallel"]["expert_model_parallel_size"] == plan["parallel"]["expert_model_parallel_size"]
@@ -78,12 +80,12 @@ def test_export_starts_the_same_experts(solved: Path, tmp_path: Path) -> None:
     ],
 )
 def test_the_dispatcher_of_a_script_is_the_jobs(said: str, option: str | None, expected: str) -> None:
-    """A script as the model brings its dispatcher; the command line counts more."""
+    """A launch brings its dispatcher; the command line counts more."""
     script = (
         "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --max-position-embeddings 512 --vocab-size 1000 "
         f"--seq-length 512 --global-batch-size 16 --num-experts 8 --moe-router-topk 2 {said}"
     )
-    job = read_job(JobOptions(model=script, nodes="2", gpu="h100", moe_token_dispatcher=option))
+    job = read_job(JobOptions(launch=script, nodes="2", gpu="h100", moe_token_dispatcher=option))
     assert job.instance.training.moe_token_dispatcher_type == expected
 
 
@@ -94,7 +96,7 @@ def test_default_dispatcher_of_today_is_megatrons() -> None:
     )
     seconds = []
     for said in ("", " --moe-token-dispatcher-type allgather", " --moe-token-dispatcher-type alltoall"):
-        result = invoke(["estimate", *JOB, "--args", degrees + " --recompute-method uniform" + said, "--json"])
+        result = invoke(["estimate", *JOB, "--launch", degrees + " --recompute-method uniform" + said, "--json"])
         assert result.exit_code == 0, result.output
         seconds.append(json.loads(result.stdout)["estimate"]["breakdown"]["expert_parallel"])
     assert seconds[0] == seconds[1] > seconds[2]

@@ -36,7 +36,7 @@ def test_illegal_too_big_and_the_plan_itself(command: Command, lab_plan: Path) -
     assert (code, ": too big: it may need" in out) == (0, True)
     config = json.loads(lab_plan.read_text())["parallel"]
     text = f"--tensor-model-parallel-size {config['tensor_model_parallel_size']} --micro-batch-size 1 "
-    code, out, err = command("explain", "--args", text + "--pipeline-model-parallel-size 2", "--plan", str(lab_plan))
+    code, out, err = command("explain", "--launch", text + "--pipeline-model-parallel-size 2", "--plan", str(lab_plan))
     assert code == 0, err
     assert out.startswith(f"tp{config['tensor_model_parallel_size']} pp2 dp")
 

@@ -56,7 +56,7 @@ def test_fp8_is_faster_and_said_everywhere(hosts: Path, tmp_path: Path) -> None:
 
 
 def test_scales_are_those_that_are_said() -> None:
-    """By the option, by the model's script, or Megatron's default; both that differ are refused."""
+    """By the option, by the launch, or Megatron's default; both that differ are refused."""
     script = (
         "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 1000 --bf16 "
         "--micro-batch-size 1 --global-batch-size 16 --fp8-format hybrid"
@@ -69,7 +69,7 @@ def test_scales_are_those_that_are_said() -> None:
     job = {"model": "llama-3-8b", "global_batch_size": 32, "seq_length": 4096, "fp8": True}
     assert recipe(**job) == "delayed"
     assert recipe(**job, fp8_recipe="blockwise") == "blockwise"
-    assert recipe(model=script, fp8_recipe="blockwise") == "blockwise"
-    assert recipe(model=f"{script} --fp8-recipe tensorwise") == "tensorwise"
-    with pytest.raises(InputError, match="--fp8-recipe: is blockwise, but the Megatron arguments"):
-        recipe(model=f"{script} --fp8-recipe tensorwise", fp8_recipe="blockwise")
+    assert recipe(launch=script, fp8_recipe="blockwise") == "blockwise"
+    assert recipe(launch=f"{script} --fp8-recipe tensorwise") == "tensorwise"
+    with pytest.raises(InputError, match="--fp8-recipe: is blockwise, but the launch has"):
+        recipe(launch=f"{script} --fp8-recipe tensorwise", fp8_recipe="blockwise")

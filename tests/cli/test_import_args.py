@@ -111,10 +111,9 @@ MACHINES = ("--nodes", "1", "--gpu", "h100", "--nics", "8x400")
     "words",
     [
         ("import", "model", "train.sh"),
-        ("estimate", "--args", "train.sh", *MACHINES),
-        ("explain", "--model", "train.sh", *MACHINES),
-        ("explain", "--args", "train.sh", "--model", "train.sh", *MACHINES),
-        ("solve", "--compare-current", "train.sh", "--example", "lab-2x8"),
+        ("estimate", "--launch", "train.sh", *MACHINES),
+        ("explain", "--launch", "train.sh", *MACHINES),
+        ("solve", "--compare", "--launch", "train.sh", "--example", "lab-2x8"),
     ],
 )
 def test_every_command_that_reads_a_script_sets_its_variables(

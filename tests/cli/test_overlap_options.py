@@ -25,7 +25,7 @@ def invoke(*command: str) -> str:
 
 def estimate_s(*args: str) -> float:
     """Iteration time of two hosts."""
-    shown = invoke("estimate", "--example", "lab-2x8", "--args", " ".join((TODAY, *args)), "--json")
+    shown = invoke("estimate", "--example", "lab-2x8", "--launch", " ".join((TODAY, *args)), "--json")
     return float(json.loads(shown)["estimate"]["iteration_time_s"])
 
 

@@ -17,7 +17,18 @@ CHUNKS = f"{ARGS} --num-virtual-stages-per-pipeline-rank 2"
 def estimate(schedule: str | None, args: str = ARGS, p2p: str = "async", *more: str) -> tuple[int, str]:
     """Exit code and output of an estimate as JSON, or the error."""
     chosen = [] if schedule is None else ["--schedule", schedule]
-    command = ["estimate", "--example", "lab-16x8", "--global-batch-size", "32", "--args", args, "--p2p", p2p, "--json"]
+    command = [
+        "estimate",
+        "--example",
+        "lab-16x8",
+        "--global-batch-size",
+        "32",
+        "--launch",
+        args,
+        "--p2p",
+        p2p,
+        "--json",
+    ]
     result = CliRunner().invoke(app, [*command, *chosen, *more])
     if isinstance(result.exception, InputError):  # what `main` turns into exit code 2
         return 2, str(result.exception)
@@ -99,7 +110,7 @@ def test_experts_keep_the_launch_s_dispatcher() -> None:
     args = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --expert-model-parallel-size 8 "
     args += "--sequence-parallel --use-distributed-optimizer --micro-batch-size 1"
     command = ["estimate", "--example", "lab-16x8", "--model", "mixtral-8x7b", "--global-batch-size", "64"]
-    command += ["--args", args, "--json"]
+    command += ["--launch", args, "--json"]
     plain, own = (CliRunner().invoke(app, [*command, *more]) for more in ((), ("--schedule", "1f1b")))
     assert plain.exit_code == own.exit_code == 0, own.output
     assert json.loads(own.output)["estimate"] == json.loads(plain.output)["estimate"]

@@ -24,7 +24,7 @@ LAUNCH = (
 )
 
 COMMANDS = {
-    "estimate": ("estimate", "--example", "lab-2x8", "--args", LAUNCH),
+    "estimate": ("estimate", "--example", "lab-2x8", "--launch", LAUNCH),
     "explain legal": ("explain", "tp=8,pp=2", "--example", "lab-2x8"),
     "explain illegal": ("explain", "tp=8,pp=3", "--example", "lab-2x8"),
     "unknown model": ("explain", "--example", "lab-2x8", "--model", "lama-3-8b"),

@@ -13,7 +13,7 @@ def test_estimate_writes_a_trace(
     """``--trace`` writes a file for Perfetto that ends with the iteration time shown."""
     path = tmp_path / "trace.json"
     arguments = "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --micro-batch-size 1"
-    command = ["pipette-opt", "estimate", "--example", "lab-2x8", "--args", arguments, "--json", "--trace", str(path)]
+    command = ["pipette-opt", "estimate", "--example", "lab-2x8", "--launch", arguments, "--json", "--trace", str(path)]
     monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit):
         main()

@@ -63,7 +63,7 @@ def test_trials_on_a_cluster(command: Command, tmp_path: Path) -> None:
     assert len(list(Path("tuning").glob("trial-*"))) == 2
     launch = "--tensor-model-parallel-size 8 --micro-batch-size 1 --recompute-granularity full"
     for measured, runs in (("tuning", 2), ("tuning/trial-001/plan.json=20s", 1), ("tuning/trial-001", 1)):
-        _, out, err = command("estimate", *JOB[:4], "--args", launch, "--measured", measured)
+        _, out, err = command("estimate", *JOB[:4], "--launch", launch, "--measured", measured)
         assert f"by {runs} run" in " ".join(out.split()), err
     Path("mine.json").write_text(Path("tuning/trial-001/plan.json").read_text())
     arguments = (*arguments[:-3], "other", *arguments[-2:], "--measured", "mine.json=8s")

@@ -48,7 +48,7 @@ def test_a_plan_for_hosts_without_a_file_serves_every_command(command: Run) -> N
 
 def test_estimates_say_that_no_link_was_measured(command: Run) -> None:
     """Whoever takes --cluster takes the hosts, too."""
-    code, out, err = command("estimate", *HOSTS, *JOB, "--args", "--tensor-model-parallel-size 8", "--json")
+    code, out, err = command("estimate", *HOSTS, *JOB, "--launch", "--tensor-model-parallel-size 8", "--json")
     assert code == 0, err
     assert json.loads(out)["notes"][0].startswith(NO_LINK)
 

@@ -14,7 +14,7 @@ import yaml
 from asking import BARE, ask
 from factories import make_plan
 
-from pipette_opt.export.launch_options import LaunchOptions
+from pipette_opt.export.launch_options import ExportOptions
 from pipette_opt.export.targets import export
 from pipette_opt.plans.plan import rank_rows
 
@@ -65,7 +65,7 @@ print("true")
 
 def manifests(target: str, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The ConfigMap and the job."""
-    (text,) = export(make_plan(), target, LaunchOptions(image="registry.example/pretrain:1", **options)).values()
+    (text,) = export(make_plan(), target, ExportOptions(image="registry.example/pretrain:1", **options)).values()
     first, second = yaml.safe_load_all(text)
     return first, second
 
@@ -87,7 +87,7 @@ def question(tmp_path: Path, code: str, content: object) -> Any:
 
 FULL = {
     "job_name": "llama",
-    "rdma_resource": (("rdma/hca_shared_devices_a", 8),),
+    "rdma_resource": ["rdma/hca_shared_devices_a=8"],
     "host_network": True,
     "host_ipc": True,
     "shm_size": "64Gi",

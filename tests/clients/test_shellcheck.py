@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from factories import llama_plan, make_plan, scrambled_plan
 
-from pipette_opt.export.launch_options import LaunchOptions
+from pipette_opt.export.launch_options import ExportOptions
 from pipette_opt.export.targets import export
 
-IN_CONTAINER = {"image": "nvcr.io#nvidia/nemo:25.09", "container_mounts": ("/data:/data",), "segment": 2}
+IN_CONTAINER = {"image": "nvcr.io#nvidia/nemo:25.09", "container_mounts": ["/data:/data"], "segment": 2}
 
 
 @pytest.mark.client(programs=("shellcheck",))
@@ -31,7 +31,7 @@ def test_scripts_are_clean(target: str, options: dict[str, Any], tmp_path: Path)
     """Quoting, unused names, sources: all of its checks, with the directives in the files."""
     plans = {"torchtitan": llama_plan, "slurm": scrambled_plan, "mpi": scrambled_plan}
     plan = plans.get(target, lambda: make_plan("torchrun"))()
-    for name, text in export(plan, target, LaunchOptions(**options)).items():
+    for name, text in export(plan, target, ExportOptions(**options)).items():
         if name.endswith((".sh", ".sbatch")):
             (tmp_path / name).write_text(text)
             done = subprocess.run(["shellcheck", name], cwd=tmp_path, capture_output=True, text=True, check=False)

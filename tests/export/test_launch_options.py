@@ -8,7 +8,7 @@ import yaml
 from factories import make_plan
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.export.launch_options import LaunchOptions, parse_resource
+from pipette_opt.export.launch_options import ExportOptions, parse_resource
 from pipette_opt.export.targets import TARGETS, export
 
 GIVEN: dict[str, Any] = {
@@ -18,8 +18,8 @@ GIVEN: dict[str, Any] = {
     "partition": "gpu",
     "time": "1-00:00:00",
     "segment": 2,
-    "container_mounts": ("/data:/data",),
-    "rdma_resource": (("rdma/hca_shared_devices_a", 8),),
+    "container_mounts": ["/data:/data"],
+    "rdma_resource": ["rdma/hca_shared_devices_a=8"],
     "host_network": True,
     "host_ipc": True,
     "shm_size": "64Gi",
@@ -34,9 +34,9 @@ def test_no_option_is_dropped(target: str, name: str) -> None:
     plan = make_plan("torchrun")
     needs_image = TARGETS[target].needs_image or name == "container_mounts"
     base = {"image": "image:0"} if needs_image else {}
-    options = LaunchOptions(**{**base, name: GIVEN[name]})
+    options = ExportOptions(**{**base, name: GIVEN[name]})
     if name in TARGETS[target].takes:
-        assert export(plan, target, options) != export(plan, target, LaunchOptions(**base))
+        assert export(plan, target, options) != export(plan, target, ExportOptions(**base))
     else:
         with pytest.raises(InputError, match="has no effect with --format"):
             export(plan, target, options)
@@ -52,17 +52,17 @@ def test_no_option_is_dropped(target: str, name: str) -> None:
         ("job_name", "Llama"),
         ("job_name", "a" * 41),
         ("segment", 0),
-        ("container_mounts", ("/data",)),
-        ("container_mounts", ("/a:/b,/c:/d",)),
-        ("rdma_resource", (("hca", 8),)),
-        ("rdma_resource", (("rdma/hca", 0),)),
+        ("container_mounts", ["/data"]),
+        ("container_mounts", ["/a:/b,/c:/d"]),
+        ("rdma_resource", ["hca=8"]),
+        ("rdma_resource", ["rdma/hca=0"]),
         ("shm_size", "64"),
     ],
 )
 def test_values_that_a_launcher_would_misread(name: str, value: object) -> None:
     """Refused by the name of the option."""
     with pytest.raises(InputError, match=f"--{name.replace('_', '-')}: "):
-        LaunchOptions(**{name: value})
+        ExportOptions(**{name: value})
 
 
 @pytest.mark.parametrize("text", ["rdma/hca", "rdma/hca=", "rdma/hca=x", "rdma/hca=-1"])
@@ -78,13 +78,13 @@ def test_slurm_directives() -> None:
     bare = export(make_plan(), "slurm")["job.sbatch"].splitlines()
     assert {"##SBATCH --account=...", "##SBATCH --partition=...", "##SBATCH --time=..."} <= set(bare)
     assert "#SBATCH --mem=0" in bare
-    options = LaunchOptions(job_name="llama", account="ours", partition="gpu", time="4:00:00", segment=2)
+    options = ExportOptions(job_name="llama", account="ours", partition="gpu", time="4:00:00", segment=2)
     lines = export(make_plan(), "slurm", options)["job.sbatch"].splitlines()
     given = ("job-name=llama", "account=ours", "partition=gpu", "time=4:00:00", "segment=2")
     assert {f"#SBATCH --{one}" for one in given} <= set(lines)
     assert not [line for line in lines if line.startswith("##SBATCH")]
     with pytest.raises(InputError, match="--segment: must divide 4, the number of hosts"):
-        export(make_plan(), "slurm", LaunchOptions(segment=3))
+        export(make_plan(), "slurm", ExportOptions(segment=3))
 
 
 @pytest.mark.parametrize(
@@ -102,23 +102,23 @@ def test_slurm_segments_are_what_a_plan_uses_of_domains(domains: list[str] | Non
     plan = make_plan()
     plan = replace(plan, inputs={**plan.inputs, "domains": domains})
 
-    def segments(options: LaunchOptions) -> list[str]:
+    def segments(options: ExportOptions) -> list[str]:
         return [line for line in export(plan, "slurm", options)["job.sbatch"].splitlines() if "--segment" in line]
 
-    assert segments(LaunchOptions()) == expected
-    assert segments(LaunchOptions(segment=1)) == ["#SBATCH --segment=1"]
+    assert segments(ExportOptions()) == expected
+    assert segments(ExportOptions(segment=1)) == ["#SBATCH --segment=1"]
 
 
 def test_slurm_container() -> None:
     """The options of pyxis: image, mounts, folder, and the job's variables before the image's own."""
-    options = LaunchOptions(image="nvcr.io#nvidia/nemo:25.09", container_mounts=("/data:/data", "/home:/home:ro"))
+    options = ExportOptions(image="nvcr.io#nvidia/nemo:25.09", container_mounts=["/data:/data", "/home:/home:ro"])
     text = export(make_plan(), "slurm", options)["job.sbatch"]
     assert "'--container-image=nvcr.io#nvidia/nemo:25.09'" in text
     assert '--container-mounts="$PWD:$PWD,/data:/data,/home:/home:ro"' in text
     assert '--container-env="CUDA_DEVICE_MAX_CONNECTIONS,CUDA_DEVICE_ORDER,NCCL_ALGO"' in text
     assert "CONTAINER" not in export(make_plan(), "slurm")["job.sbatch"]
     with pytest.raises(InputError, match="--container-mounts: has no effect without --image"):
-        export(make_plan(), "slurm", LaunchOptions(container_mounts=("/data:/data",)))
+        export(make_plan(), "slurm", ExportOptions(container_mounts=["/data:/data"]))
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "pytorchjob"])
@@ -127,8 +127,8 @@ def test_pods(target: str) -> None:
     plain, full = (
         yaml.dump(list(yaml.safe_load_all("".join(export(make_plan(), target, options).values()))))
         for options in (
-            LaunchOptions(image="image:1"),
-            LaunchOptions(**{name: GIVEN[name] for name in TARGETS[target].takes}),
+            ExportOptions(image="image:1"),
+            ExportOptions(**{name: GIVEN[name] for name in TARGETS[target].takes}),
         )
     )
     for text in ("rdma/hca_shared_devices_a", "IPC_LOCK", "hostNetwork: true", "hostIPC: true", "sizeLimit: 64Gi"):
@@ -149,6 +149,6 @@ def test_no_empty_branches(target: str) -> None:
 def test_hosts_that_look_like_numbers_stay_names_in_manifests(host: str) -> None:
     """Other readers of YAML than Python's take 12e4 for a number."""
     plan = replace(make_plan("torchrun"), hosts=(host, "n1", "n2", "n3", "n4"))
-    text = export(plan, "kubernetes", LaunchOptions(image="image:1"))["jobset.yaml"]
+    text = export(plan, "kubernetes", ExportOptions(image="image:1"))["jobset.yaml"]
     assert f"- '{host}'\n" in text
     assert f"- {host}\n" not in text

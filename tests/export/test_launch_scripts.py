@@ -10,7 +10,7 @@ from factories import make_plan, plan_of, scrambled_plan, small_config, small_in
 from stand_ins import MPIRUN, RECORDER, records, run, written
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.export.launch_options import LaunchOptions
+from pipette_opt.export.launch_options import ExportOptions
 from pipette_opt.export.megatron import megatron_arguments, trial_options
 from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.plans.plan import Plan, rank_rows
@@ -192,7 +192,7 @@ def test_nothing_in_a_plan_is_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["torchrun", "slurm", "mpi", "deepspeed", "kubernetes", "pytorchjob"])
 def test_strange_host_names_are_refused(target: str) -> None:
     """A launcher would read these as ranges, options or several hosts."""
-    options = LaunchOptions(image="image:1" if TARGETS[target].needs_image else None)
+    options = ExportOptions(image="image:1" if TARGETS[target].needs_image else None)
     for name in ("n[0-3]", "a b", "-x", "a,b", "a;b", ""):
         plan = replace(make_plan(), hosts=("n0", "n1", "n2", name, "n4"))
         with pytest.raises(InputError, match="no host name"):
@@ -242,7 +242,7 @@ def exchanged_plan() -> Plan:
 @pytest.mark.parametrize("target", ["torchrun", "deepspeed", "kubernetes", "pytorchjob"])
 def test_agents_start_consecutive_ranks_only(target: str) -> None:
     """Scattered ranks and hosts of unequal size; the first wrong rank is named."""
-    options = LaunchOptions(image="image:1" if TARGETS[target].needs_image else None)
+    options = ExportOptions(image="image:1" if TARGETS[target].needs_image else None)
     with pytest.raises(InputError, match="rank 1 is on n1"):
         export(scrambled_plan(), target, options)
     plan = make_plan()
@@ -262,7 +262,7 @@ def test_two_ranks_on_one_gpu_are_never_exported() -> None:
     local_rank[7] = 4
     outside = replace(plan, placement=replace(plan.placement, local_rank=local_rank))
     for target, entry in TARGETS.items():
-        options = LaunchOptions(image="image:1" if entry.needs_image else None)
+        options = ExportOptions(image="image:1" if entry.needs_image else None)
         with pytest.raises(InputError, match=r"placement\[7\].*GPU 0 of n0, like rank 4"):
             export(shared, target, options)
         with pytest.raises(InputError, match=r"placement\[7\].local_rank: is 4, but host n0 has GPUs 0 to 3"):

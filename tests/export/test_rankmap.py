@@ -11,7 +11,7 @@ from factories import exportable_plan, make_plan, scrambled_plan
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.export import export as command
-from pipette_opt.export.launch_options import LaunchOptions
+from pipette_opt.export.launch_options import ExportOptions
 from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.plans.plan import Plan
 
@@ -51,7 +51,7 @@ def test_unknown_target() -> None:
 def test_every_target_has_files_that_end_in_a_newline() -> None:
     """Whole lines only, so that files can be joined and shown."""
     for target, entry in TARGETS.items():
-        files = export(exportable_plan(target), target, LaunchOptions(image="image:1" if entry.needs_image else None))
+        files = export(exportable_plan(target), target, ExportOptions(image="image:1" if entry.needs_image else None))
         assert sorted(files) == sorted(entry.files.split(", "))
         assert all(text.endswith("\n") for text in files.values())
 
@@ -59,12 +59,12 @@ def test_every_target_has_files_that_end_in_a_newline() -> None:
 def test_images_belong_to_containers() -> None:
     """Needed by the targets that run containers, refused by the others."""
     with pytest.raises(InputError, match=r"image: has no effect with --format torchrun; it applies to .*slurm"):
-        export(make_plan(), "torchrun", LaunchOptions(image="image:1"))
+        export(make_plan(), "torchrun", ExportOptions(image="image:1"))
     with pytest.raises(InputError, match="image: is required with --format kubernetes"):
         export(make_plan(), "kubernetes")
     for image in ("", "two words", "line\nbreak"):
         with pytest.raises(InputError, match=r"image: must not contain blanks"):
-            LaunchOptions(image=image)
+            ExportOptions(image=image)
 
 
 def test_help_names_every_target() -> None:

@@ -16,7 +16,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
 from pipette_opt.export.checks import expert_tensor_size
 from pipette_opt.export.formats.nemo import hydra_words, overrides
-from pipette_opt.export.launch_options import LaunchOptions
+from pipette_opt.export.launch_options import ExportOptions
 from pipette_opt.export.megatron import megatron_options
 from pipette_opt.export.recorded import SOLVE_OPTIONS, refuse_unwritten
 from pipette_opt.export.targets import export
@@ -139,7 +139,7 @@ REFUSED: list[tuple[str, Change, str]] = [
 @pytest.mark.parametrize(("target", "change", "said"), REFUSED)
 def test_refused(target: str, change: Change, said: str) -> None:
     """The plan goes through, the changed one does not, and the message names the field."""
-    options = LaunchOptions(image="image:1" if target == "kubernetes" else None)
+    options = ExportOptions(image="image:1" if target == "kubernetes" else None)
     plan = sharded_plan() if target == "accelerate" else llama_plan()
     assert export(plan, target, options)
     with pytest.raises(InputError, match=said):
@@ -152,7 +152,7 @@ def test_refusals_name_the_options_of_solve() -> None:
         context_parallel_size=2, data_parallel_size=2, virtual_pipeline_model_parallel_size=2, overlap_grad_reduce=True
     )(llama_plan())
     with pytest.raises(InputError) as caught:
-        export(plan, "deepspeed", LaunchOptions())
+        export(plan, "deepspeed", ExportOptions())
     assert "nor for virtual_pipeline_model_parallel_size=2, overlap_grad_reduce=True" in str(caught.value)
     assert "Solve with --context-parallel 1 --virtual-pipeline 1 --no-overlap-grad-reduce." in str(caught.value)
 

@@ -16,12 +16,12 @@ from pipette_opt.export.megatron import (
     argument_arrays,
     builder_notes,
     megatron_arguments,
-    model_options,
 )
 from pipette_opt.export.recorded import refuse_unwritten
 from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import list_models, read_model
+from pipette_opt.read.model_words import model_options
 from pipette_opt.specs import GatedDeltaNet, LatentAttention, Mamba, ModelSpec, TrainingSpec, YarnScaling
 
 TRAINING = TrainingSpec(global_batch_size=8, seq_length=64)

@@ -112,7 +112,7 @@ def test_text_for_people() -> None:
     ]
     assert changes_rows(changes, 1) == [
         ("~ --micro-batch-size 1 -> 2", "line 7: sequences at a time"),
-        ("1 more: pipette-opt export, with --diff", ""),
+        ("1 more: pipette-opt export, with --launch", ""),
     ]
     assert len(changes_rows(changes, 2)) == 2
     (line,) = changes_text([], "train.sh")

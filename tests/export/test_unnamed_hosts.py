@@ -14,7 +14,7 @@ from stand_ins import MPIRUN, RECORDER, records, run, written
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.hosts import hosts_are_named
-from pipette_opt.export.launch_options import LaunchOptions
+from pipette_opt.export.launch_options import ExportOptions
 from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.plans.plan import Plan, rank_rows
 from pipette_opt.read.nominal import has_named_hosts, nominal_cluster, nominal_record
@@ -67,7 +67,7 @@ def real_hosts(plan: Plan) -> list[str]:
 def test_no_file_has_a_name_that_nobody_gave(target: str) -> None:
     """Of any format: neither in scripts, nor in tables, manifests and comments."""
     plan = unnamed(exportable_plan(target))
-    options = LaunchOptions(image="image:1" if TARGETS[target].needs_image else None)
+    options = ExportOptions(image="image:1" if TARGETS[target].needs_image else None)
     files = export(plan, target, options)
     named = re.compile("|".join(rf"\b{host}\b" for host in plan.hosts))
     for name, text in files.items():
@@ -179,7 +179,7 @@ def test_torchrun_asks_for_the_master(tmp_path: Path) -> None:
 
 def test_pods_go_to_any_hosts() -> None:
     """No node affinity, one pod a host, node ranks from the controllers."""
-    plan, options = unnamed(make_plan("torchrun")), LaunchOptions(image="image:1")
+    plan, options = unnamed(make_plan("torchrun")), ExportOptions(image="image:1")
     _, job = yaml.safe_load_all(export(plan, "kubernetes", options)["jobset.yaml"])
     (only,) = job["spec"]["replicatedJobs"]
     spec = only["template"]["spec"]

@@ -90,7 +90,7 @@ def test_wrong_files_are_refused_with_the_place(tmp_path: Path, text: str, place
 def test_degrees_are_a_launch(job: Path) -> None:
     """What ``estimate`` simulates; options of Megatron-LM may stand beside the degrees, but no search takes them."""
     job.write_text(JOB.replace("pp: 2,", "pp: 2, sequence_parallel: true, recompute: full, vpp: 1,"))
-    words = (read_job_file(job).launch_text(True) or "").split()
+    words = (read_job_file(job).whole_launch() or "").split()
     assert words[:4] == ["--tensor-model-parallel-size", "8", "--pipeline-model-parallel-size", "2"]
     assert {"--sequence-parallel", "--recompute-granularity"} < set(words)
     assert "--num-virtual-stages-per-pipeline-rank" not in words
@@ -111,7 +111,7 @@ def test_a_choice_is_no_launch(job: Path, degrees: str, problem: str) -> None:
     """A field that leaves a choice, or that no option of Megatron-LM says."""
     job.write_text(f"parallel: {{{degrees}}}")
     with pytest.raises(InputError) as found:
-        read_job_file(job).launch_text(True)
+        read_job_file(job).whole_launch()
     assert problem in str(found.value)
 
 
@@ -140,9 +140,9 @@ def test_measured_runs_are_words_of_the_option(job: Path, section: str) -> None:
 
 
 def test_figures_of_the_launch_are_measured_runs_of_a_search(job: Path) -> None:
-    """``solve`` starts from the time of ``args``; without ``args`` it says that the figures have no effect."""
+    """``solve`` starts from the time of ``launch``; without ``launch`` it says that the figures have no effect."""
     (job.parent / "train.sh").write_text("--tensor-model-parallel-size 8 --micro-batch-size 1 --bf16")
-    job.write_text(f"{JOB}args: train.sh\nmeasured: {{iter_time_s: 9, oom: false}}\n")
+    job.write_text(f"{JOB}launch: train.sh\nmeasured: {{iter_time_s: 9, oom: false}}\n")
     assert read_job_file(job).measured_runs() == [f"{job.parent / 'train.sh'}=9.0s"]
     job.write_text(f"{JOB}measured: {{iter_time_s: 9}}\n")
     assert read_job_file(job).measured_runs() == []
@@ -177,9 +177,9 @@ def test_a_launch_is_no_job_file(tmp_path: Path) -> None:
     """The error says what the file looks like, and which option reads it; a job file's own errors do not."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("ARGS:\n  micro_batch_size: 1\n")
-    with pytest.raises(InputError, match=r"is no key of a job file.* It looks like .*Megatron-LM, .*estimate --args"):
+    with pytest.raises(InputError, match=r"is no key of a job file.* It looks like .*Megatron-LM, .*--launch"):
         read_job_file(recipe)
     job = tmp_path / "job.yaml"
-    job.write_text("args: >\n  --tensor-model-parallel-size 8\nwrong: 1\n")
+    job.write_text("launch: >\n  --tensor-model-parallel-size 8\nwrong: 1\n")
     with pytest.raises(InputError, match=r"wrong: is no key of a job file.*lists all keys\.$"):
         read_job_file(job)

@@ -45,6 +45,6 @@ def test_a_launch_of_other_software_is_refused(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text(LAUNCH)
     with pytest.raises(InputError, match=r"train.sh: is a launch of Megatron-LM, but the software is torchtitan"):
-        as_trained(job, read_megatron_args(str(script), "--args"))
-    typed = as_trained(job, read_megatron_args(LAUNCH.partition("pretrain_gpt.py ")[2], "--args"))
+        as_trained(job, read_megatron_args(str(script), "--launch"))
+    typed = as_trained(job, read_megatron_args(LAUNCH.partition("pretrain_gpt.py ")[2], "--launch"))
     assert typed.stack.family == "fsdp"

@@ -19,11 +19,11 @@ from layer_counts import (
 from pipette_opt.costs.collectives import embedding_traffic, has_tied_stages
 from pipette_opt.costs.compute import optimizer_stages_s, stage_compute
 from pipette_opt.costs.stage import stage_parameters
-from pipette_opt.export.megatron import model_options
 from pipette_opt.memory.formula import formula_bytes, parameters
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.megatron_args import parse_megatron_args
+from pipette_opt.read.model_words import model_options
 from pipette_opt.specs import ModelSpec
 
 HIDDEN, WIDTH, VOCABULARY = 512, 1000, 12800

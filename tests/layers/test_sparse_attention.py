@@ -11,13 +11,13 @@ from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.collectives import tensor_traffic
 from pipette_opt.costs.muon import layer_flops, orthogonal_flops
 from pipette_opt.costs.sparse import SparseTimes, sparse_times_s
-from pipette_opt.export.megatron import model_options
 from pipette_opt.layers.branch import OnRank
 from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.layers.sparse import SparseAttentionBranch
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.read.model import read_model
+from pipette_opt.read.model_words import model_options
 from pipette_opt.specs import DEFAULT_STACK, SparseAttention, StackSpec, TrainingSpec
 from pipette_opt.specs.stack import SparseRates
 

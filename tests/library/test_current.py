@@ -30,7 +30,7 @@ PLAIN = f"{DEGREES} --use-distributed-optimizer"
 def today(arguments: str, spec: ClusterSpec | None = None) -> Current:
     """Eight layers on two hosts of four GPUs."""
     job = Job(instance=make_job(spec or make_cluster(2, gpus=4), TINY), num_gpus=None, inputs={})
-    return current_of(job, parse_megatron_args(arguments), None)
+    return current_of(replace(job, launch=parse_megatron_args(arguments)), None)
 
 
 def seconds_and_bytes(arguments: str) -> tuple[float, int]:
@@ -221,7 +221,7 @@ def test_what_the_job_leaves_out_is_listed_once() -> None:
     arguments = f"{PLAIN} --use-sharp"
     entries = parse_megatron_args(arguments).not_modelled
     given = replace(make_job(make_cluster(2, gpus=4), TINY), not_modelled=entries)
-    found = current_of(Job(instance=given, num_gpus=None, inputs={}), parse_megatron_args(arguments), None)
+    found = current_of(Job(instance=given, num_gpus=None, inputs={}, launch=parse_megatron_args(arguments)), None)
     assert found.not_modelled == entries
 
 
@@ -237,12 +237,12 @@ def test_the_arguments_bring_batch_and_format() -> None:
     lab = ("estimate", "--cluster", str(shipped_path("data", "clusters", "lab-2x8.yaml")))
     degrees = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --sequence-parallel --tp-comm-overlap"
     batch = "--micro-batch-size 1 --global-batch-size 64 --seq-length 2048 --bf16"
-    named = as_json(*lab, "--model", "gpt-3-1.3b", "--args", f"{degrees} {batch}")
+    named = as_json(*lab, "--model", "gpt-3-1.3b", "--launch", f"{degrees} {batch}")
     model = (
         "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --max-position-embeddings 2048 "
         "--vocab-size 50257 --hidden-dropout 0.1 --attention-dropout 0.1"
     )
-    described = as_json(*lab, "--args", f"{degrees} {batch} {model}")
+    described = as_json(*lab, "--launch", f"{degrees} {batch} {model}")
     for answer in (named, described):
         assert [one["direction"] for one in answer["not_modelled"]] == ["either"]
     assert described["estimate"]["tokens_per_s"] == pytest.approx(named["estimate"]["tokens_per_s"], rel=0.05)
@@ -256,6 +256,6 @@ def test_jobs_that_cannot_start() -> None:
     job = Job(instance=make_job(make_cluster(2, gpus=4), experts), num_gpus=None, inputs={})
     arguments = f"{PLAIN} --num-experts 8 --expert-model-parallel-size 8 --sequence-parallel --moe-grouped-gemm"
     with pytest.raises(InputError, match=r"cannot run on 8 GPUs: .* is no multiple of expert tensor size"):
-        current_of(job, parse_megatron_args(arguments), None)
+        current_of(replace(job, launch=parse_megatron_args(arguments)), None)
     with pytest.raises(InputError, match=r"cannot run on 8 GPUs: global_batch_size=64 is no multiple"):
         today(PLAIN.replace("--micro-batch-size 2", "--micro-batch-size 3"))

@@ -68,8 +68,8 @@ def test_estimate(plan: po.Plan, folder: Path) -> None:
     assert as_json(po.estimate(folder / "plan.json", schedule="gpipe")) == answer_of(
         folder, "estimate", "plan.json", "--schedule", "gpipe"
     )
-    today = po.estimate(args=TODAY, example="lab-2x8", hosts="gpu[02,01]")
-    options = ("--args", TODAY, "--example", "lab-2x8", "--hosts", "gpu[02,01]")
+    today = po.estimate(launch=TODAY, example="lab-2x8", host_order="gpu[02,01]")
+    options = ("--launch", TODAY, "--example", "lab-2x8", "--host-order", "gpu[02,01]")
     assert as_json(today) == answer_of(folder, "estimate", *options)
     assert is_short(plan, today)
 
@@ -84,7 +84,7 @@ def test_a_trace_is_written_where_asked(plan: po.Plan, tmp_path: Path) -> None:
 def test_estimate_of_specs_in_memory() -> None:
     """A launch on machines that are in no file."""
     training = po.TrainingSpec(global_batch_size=8, seq_length=1024)
-    found = po.estimate(args="--micro-batch-size 1", cluster=make_cluster(2, gpus=2), model=TINY, training=training)
+    found = po.estimate(launch="--micro-batch-size 1", cluster=make_cluster(2, gpus=2), model=TINY, training=training)
     assert found.config.data_parallel_size == 4
 
 
@@ -148,8 +148,8 @@ def test_replan_of_another_objective(folder: Path, caplog: pytest.LogCaptureFixt
 def test_recommend(folder: Path) -> None:
     """A row for each number of hosts."""
     limits = {"tp": 8, "cp": 1, "vpp": 1, "mbs": 1, "workers": 1, "time_limit_s": 2}
-    found = po.recommend(example="lab-2x8", hosts=(1, 2), tokens=1e9, **limits)
-    options = ("--hosts", "1,2", "--tokens", "1e9", "--time-limit", "2")
+    found = po.recommend(example="lab-2x8", num_hosts=(1, 2), tokens=1e9, **limits)
+    options = ("--num-hosts", "1,2", "--tokens", "1e9", "--time-limit", "2")
     document = answer_of(folder, "recommend", "--example", "lab-2x8", *options, *PINS)
     assert [one.num_hosts for one in found.offers] == [one["num_hosts"] for one in document["offers"]]
     assert {word: found.offers.index(one) for word, one in found.choices.items()} == document["choices"]
@@ -173,12 +173,12 @@ def test_export(plan: po.Plan, folder: Path, tmp_path: Path) -> None:
     written = {one.name: one.read_text() for one in (tmp_path / "launch").iterdir()}
     assert written.pop(".pipette-opt-export.json")  # which of them export wrote
     assert written == found.files
-    changes = po.export(plan, "megatron", diff=TODAY).changes
-    document = answer_of(folder, "export", "plan.json", "--format", "megatron", "--diff", TODAY)
+    changes = po.export(plan, "megatron", launch=TODAY).changes
+    document = answer_of(folder, "export", "plan.json", "--format", "megatron", "--launch", TODAY)
     assert [one.option for one in changes] == [one["option"] for one in document]
     (script := tmp_path / "train.sh").write_text(f"torchrun pretrain_gpt.py {TODAY.replace('8', '${TP:?}')}\n")
-    assert len(po.export(plan, "megatron", diff=script, env="TP=8").changes) == len(changes)
-    with pytest.raises(po.InputError, match=r"^env: has no effect without --diff, the launch script"):
+    assert len(po.export(plan, "megatron", launch=script, env="TP=8").changes) == len(changes)
+    with pytest.raises(po.InputError, match=r"^env: has no effect without --launch, the script"):
         po.export(plan, "megatron", env="TP=8")
     assert is_short(found)
 
@@ -203,10 +203,9 @@ def test_calibrate(folder: Path) -> None:
         (lambda plan: po.estimate(), "plan"),
         (lambda plan: po.estimate(plan, seq_length=4096), "seq_length"),
         (lambda plan: po.estimate(plan, max_oom_risk=2), "max_oom_risk"),
-        (lambda plan: po.estimate(args=TODAY, example="lab-2x8", hosts="gpu99"), "hosts"),
-        (lambda plan: po.estimate(args=f"{TODAY} --seq-length 1", example="lab-2x8"), "args"),
+        (lambda plan: po.estimate(launch=TODAY, example="lab-2x8", host_order="gpu99"), "host_order"),
+        (lambda plan: po.estimate(launch=f"{TODAY} --seq-length 1", example="lab-2x8"), "launch"),
         (lambda plan: po.explain("tp8 cabbage", plan=plan), "asked"),
-        (lambda plan: po.explain("tp8", args=TODAY, plan=plan), "args"),
         (lambda plan: po.explain("tp8"), "cluster"),
         (lambda plan: po.whatif(plan, link_speed="fast"), "link_speed"),
         (lambda plan: po.whatif(plan, add_hosts=0), "add_hosts"),
@@ -216,11 +215,11 @@ def test_calibrate(folder: Path) -> None:
         (lambda plan: po.replan(plan, micro_batches="odd"), "micro_batches"),
         (lambda plan: po.replan(plan, time_limit_s=-1.0), "time_limit_s"),
         (lambda plan: po.recommend(deadline="30d"), "deadline"),
-        (lambda plan: po.recommend(example="lab-2x8", hosts=9), "hosts"),
+        (lambda plan: po.recommend(example="lab-2x8", num_hosts=9), "num_hosts"),
         (lambda plan: po.recommend(example="lab-2x8", num_gpus=8), "num_gpus"),
         (lambda plan: po.export(plan, "pbs"), "format"),
         (lambda plan: po.export(plan, "megatron", partition="gpu"), "partition"),
-        (lambda plan: po.export(plan, "slurm", diff=TODAY), "diff"),
+        (lambda plan: po.export(plan, "slurm", launch=TODAY), "launch"),
         (lambda plan: po.calibrate("nowhere.csv"), "nowhere.csv"),
         (lambda plan: po.calibrate("runs.csv", seed=-1), "seed"),
         (lambda plan: po.solve(example="lab-2x8", time_limit_s=-1.0), "time_limit_s"),

@@ -158,8 +158,8 @@ def test_an_exported_launch_of_today(target: str, tmp_path: Path) -> None:
     """Its placement is the plan's, on four of five hosts; on a cluster without these it is not, which is said."""
     plan, folder = make_plan("torchrun" if target == "torchrun" else "slurm"), tmp_path / "launch"
     write_folder(folder, export(plan, target))
-    given = read_megatron_args(str(next(folder / name for name in SCRIPTS if (folder / name).exists())), "--args")
-    found = current_of(Job(instance=small_instance(), num_gpus=None, inputs={}), given, None)
+    given = read_megatron_args(str(next(folder / name for name in SCRIPTS if (folder / name).exists())), "--launch")
+    found = current_of(Job(instance=small_instance(), num_gpus=None, inputs={}, launch=given), None)
     assert found.estimate.iteration_time_s == plan.estimate.iteration_time_s
     assert (found.placement.node == plan.placement.node).all()
     assert found.remarks == ()
@@ -167,7 +167,7 @@ def test_an_exported_launch_of_today(target: str, tmp_path: Path) -> None:
     assert replace(read_model(given.where), name="") == replace(
         given.model, name=""
     )  # also the script as the job's model
-    elsewhere = current_of(Job(instance=fewer, num_gpus=None, inputs={}), given, None)
+    elsewhere = current_of(Job(instance=fewer, num_gpus=None, inputs={}, launch=given), None)
     assert elsewhere.hosts == fewer.cluster.hosts
     assert "names other hosts or GPUs" in elsewhere.remarks[0]
 
@@ -177,7 +177,7 @@ def test_an_exported_launch_whose_hosts_are_unknown(task: str, tmp_path: Path) -
     """Files that name no hosts, or were changed, say nothing about hosts."""
     write_folder(tmp_path / "launch", export(make_plan(), "slurm"))
     (tmp_path / "launch" / "task.sh").write_text(task)
-    assert read_megatron_args(str(tmp_path / "launch" / "job.sbatch"), "--args").ranks == ()
+    assert read_megatron_args(str(tmp_path / "launch" / "job.sbatch"), "--launch").ranks == ()
 
 
 def test_an_exported_script_without_its_arguments(tmp_path: Path) -> None:

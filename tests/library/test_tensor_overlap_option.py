@@ -30,7 +30,7 @@ def test_who_chooses(tmp_path: Path, script: str, option: bool | None, is_given:
     """Nothing said: the search; else what is said, before what a script says, also of what is passed on."""
     arguments = tmp_path / "train.sh"
     arguments.write_text(f"{SHAPE} {script}".replace("\n", " "))
-    job = read_job(JobOptions(model=str(arguments), tp_comm_overlap=option), Made(cluster=make_cluster(2)))
+    job = read_job(JobOptions(launch=str(arguments), tp_comm_overlap=option), Made(cluster=make_cluster(2)))
     training = job.instance.training
     assert training.tp_comm_overlap == is_given
     if not is_given:

@@ -1,13 +1,16 @@
 """Values of options from command lines, cells, files and programs."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.options.description import field_of
-from pipette_opt.options.values import field_value, numbers, sizes
+from pipette_opt.options.description import field_of, fields_of
+from pipette_opt.options.links import LinkOptions
+from pipette_opt.options.questions import ReplanOptions, WhatifOptions
+from pipette_opt.options.values import check_declared, field_value, sizes
 
 
 @pytest.mark.parametrize(
@@ -59,10 +62,25 @@ def test_what_does_not(name: str, value: Any, problem: str) -> None:
 
 
 def test_lists_of_options() -> None:
-    """Sizes and numbers between commas."""
-    assert (sizes("--hosts", "1,2"), sizes("--hosts", None)) == ((1, 2), None)
-    assert numbers("--link-speed", "0.5, 2,") == [0.5, 2.0]
-    with pytest.raises(
-        InputError, match=r"--link-speed: must be numbers separated by commas, such as 0\.5,2; got 'x,2'"
-    ):
-        numbers("--link-speed", "x,2")
+    """Sizes and numbers between commas, or in a list."""
+    assert (sizes("--num-hosts", "1,2"), sizes("--num-hosts", None)) == ((1, 2), None)
+    factors = fields_of(WhatifOptions)["link_speed"]
+    assert field_value(factors, "0.5, 2", "--link-speed") == field_value(factors, [0.5, 2], "x") == (0.5, 2.0)
+    problem = r"--link-speed: must be numbers separated by commas, such as 0\.5,2; got 'x,2'"
+    with pytest.raises(InputError, match=problem):
+        field_value(factors, "x,2", "--link-speed")
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (WhatifOptions(precision=("bf16", "int4")), "--precision: must be one of bf16, fp16, fp32, fp8, got 'int4'"),
+        (ReplanOptions(max_moves=-1), "--max-moves: must be >= 0, got -1"),
+        (LinkOptions(fill="zero"), "--fill: must be one of exclude, worst, median, switch, got 'zero'"),  # type: ignore[arg-type]
+        (LinkOptions(nics_per_node=0), "--nics-per-node: must be >= 1, got 0"),
+    ],
+)
+def test_words_and_least_values_are_checked_as_declared(given: object, problem: str) -> None:
+    """Of every class of options, also in programs."""
+    with pytest.raises(InputError, match=re.escape(problem)):
+        check_declared(given)

@@ -31,4 +31,4 @@ def test_screens_and_exports_say_the_release() -> None:
         assert "Megatron-Core 0.16" not in found
     job = Job(instance=make_job(make_cluster(2), LLAMA_8B, 32, 4096), num_gpus=None, inputs={})
     launch = "--tensor-model-parallel-size 16 --sequence-parallel --micro-batch-size 1 --bf16"
-    assert SHARED in shown(*current_of(job, parse_megatron_args(launch), None).screen())
+    assert SHARED in shown(*current_of(replace(job, launch=parse_megatron_args(launch)), None).screen())

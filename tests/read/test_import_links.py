@@ -424,7 +424,7 @@ def test_nothing_usable(tmp_path: Path, logs: Callable[..., Path]) -> None:
     good = logs(a=nccl_text("sendrecv", {"n1": 4, "n2": 4}, 15.0))
     with pytest.raises(InputError, match="gpus_per_node: is 2, but the logs used 4"):
         import_links(good, gpus_per_node=2)
-    with pytest.raises(InputError, match="fill: must be exclude, worst, median or switch"):
+    with pytest.raises(InputError, match="--fill: must be one of exclude, worst, median, switch"):
         import_links(good, fill="zero", gpus_per_node=8)  # type: ignore[arg-type]
 
 

@@ -18,7 +18,7 @@ FOREIGN = table(__file__, "FOREIGN")
 def refusal(text: str) -> str:
     """Error for a launch."""
     with pytest.raises(InputError) as caught:
-        read_megatron_args(text, "--args")
+        read_megatron_args(text, "--launch")
     return str(caught.value)
 
 
@@ -48,7 +48,7 @@ def test_the_way_on_is_in_megatrons_options() -> None:
         "actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full "
         "actor_rollout_ref.actor.use_dynamic_bsz=True algorithm.adv_estimator=grpo"
     )
-    assert '--args "--tensor-model-parallel-size 4 --recompute-granularity full"' in problem
+    assert '--launch "--tensor-model-parallel-size 4 --recompute-granularity full"' in problem
     assert "Not translated: actor_rollout_ref.actor.use_dynamic_bsz=True." in problem
     assert "Not modelled: algorithm.adv_estimator=grpo." in problem
 
@@ -87,7 +87,7 @@ def test_words_that_size_a_job_and_are_not_read(words: str, named: str) -> None:
 )
 def test_words_that_change_nothing(words: str) -> None:
     """Words that are switched off, or that say what is read, or that size no job."""
-    given = read_megatron_args(f"torchrun pretrain_gpt.py --tensor-model-parallel-size 8 {words}", "--args")
+    given = read_megatron_args(f"torchrun pretrain_gpt.py --tensor-model-parallel-size 8 {words}", "--launch")
     assert given.tensor_model_parallel_size == 8
 
 

@@ -323,11 +323,11 @@ def test_hosts_that_a_log_does_not_name(tmp_path: Path) -> None:
     """They are asked for, by an option that is named."""
     log = tmp_path / "run.txt"
     log.write_text("CUDA device 0: PCIe address is 17:00\n" + ib_write())
-    with pytest.raises(InputError, match="Give them with --hosts gpu01,gpu02"):
+    with pytest.raises(InputError, match="Give them with --pair gpu01,gpu02"):
         import_links(log, gpu="a100-80gb", gpus_per_node=8)
-    given = import_links(log, gpu="a100-80gb", gpus_per_node=8, hosts="gpu01,gpu02")
+    given = import_links(log, gpu="a100-80gb", gpus_per_node=8, pair="gpu01,gpu02")
     assert given.cluster.hosts == ("gpu01", "gpu02")
-    assert "gpu01 and gpu02, from --hosts" in noted(given)
+    assert "gpu01 and gpu02, from --pair" in noted(given)
 
 
 def test_server_and_client_of_one_test(tmp_path: Path) -> None:
@@ -462,8 +462,8 @@ def test_hostile_lines_take_linear_time(part: str) -> None:
         ("01-a40-sendrecv", {"test": "sendrecv", "gpus_per_node": 8}, 1, 11.2),
         ("05-mi250x-srun-label", {"gpu": "a100-80gb"}, 8, 8 * 19.17 / 2),
         ("07-allreduce-only", {"test": "all_reduce", "gpus_per_node": 8}, 1, 19.26),
-        ("09-perftest-cuda", {"hosts": "a,b", "gpu": "a100-80gb", "gpus_per_node": 2}, 1, 11.54),
-        ("11-perftest-65536", {"hosts": "a,b", "gpu": "a100-80gb", "gpus_per_node": 2}, 1, 24.14),
+        ("09-perftest-cuda", {"pair": "a,b", "gpu": "a100-80gb", "gpus_per_node": 2}, 1, 11.54),
+        ("11-perftest-65536", {"pair": "a,b", "gpu": "a100-80gb", "gpus_per_node": 2}, 1, 24.14),
         ("one-direction", {"gpu": "a100-80gb", "gpus_per_node": 2}, 1, 11.54),
         ("14-mpt-prefix", {"gpus_per_node": 8}, 1, 14.4),
         ("16-h100-topo", {}, 1, 44.0),

@@ -513,4 +513,4 @@ def test_words_of_a_fork_are_not_dropped(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"left out, it sets lora_rank=8, which Megatron-LM lacks"):
         import_runs([path], gpu="h100-80gb")
     with pytest.raises(InputError, match=r"sets --lora_rank 8, which changes the size of the job and is not read"):
-        read_megatron_args(str(path), "--args")
+        read_megatron_args(str(path), "--launch")

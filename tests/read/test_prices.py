@@ -16,11 +16,13 @@ HOSTS = ("n0", "n1", "n2")
         (["2.5"], {"n0": 2.5, "n1": 2.5, "n2": 2.5}),
         (["n[0-1]=1"], {"n0": 1.0, "n1": 1.0}),
         (["3", "n1=1"], {"n0": 3.0, "n1": 1.0, "n2": 3.0}),
+        (["a100-80gb=3", "n1=1", "7"], {"n0": 3.0, "n1": 1.0, "n2": 3.0}),
+        (["h100=3"], {}),
     ],
 )
 def test_prices_of_hosts(entries: list[str], expected: dict[str, float]) -> None:
     """A price without hosts is for all that no other names; what is recorded gives the same."""
-    found = parse_prices(entries, HOSTS)
+    found = parse_prices(entries, make_cluster(3)).of_hosts
     assert found == expected
     assert recorded_prices(folded_by_value(found), "plan") == expected
     spec = with_prices(make_cluster(3), found)

@@ -14,9 +14,9 @@ from pipette_opt.export.formats.nemo import hydra_words, overrides
 from pipette_opt.export.megatron import megatron_arguments
 from pipette_opt.export.targets import export
 from pipette_opt.job.launch import legal_config
+from pipette_opt.job.models import check_one_model
 from pipette_opt.job.read import Job
 from pipette_opt.library.current import current_of
-from pipette_opt.library.models import check_one_model
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args, read_megatron_args
 from pipette_opt.read.model import list_models, read_model
@@ -35,7 +35,7 @@ SIZES = (
 
 def read(*words: str, of: tuple[str, ...] = SIZES) -> MegatronArgs:
     """The launch with overrides beside those that size it."""
-    return read_megatron_args(shlex.join([*shlex.split(PROGRAM), *of, *words]), "--args")
+    return read_megatron_args(shlex.join([*shlex.split(PROGRAM), *of, *words]), "--launch")
 
 
 def refusal(*words: str, of: tuple[str, ...] = SIZES) -> str:
@@ -47,7 +47,7 @@ def refusal(*words: str, of: tuple[str, ...] = SIZES) -> str:
 
 def read_back(plan: Plan) -> MegatronArgs:
     """The launch with a plan's overrides."""
-    return parse_megatron_args(shlex.join(["torchrun", "pretrain_gpt.py", *hydra_words(overrides(plan))]), "--args")
+    return parse_megatron_args(shlex.join(["torchrun", "pretrain_gpt.py", *hydra_words(overrides(plan))]), "--launch")
 
 
 def test_a_launch_that_says_all() -> None:
@@ -118,10 +118,10 @@ def test_values_that_are_known_only_later(tmp_path: Path) -> None:
     for word in ("train.global_batch_size=$N", "logger.log_interval=$N"):
         script.write_text(f'N=$(our_tool)\n{PROGRAM} model.init=null {" ".join(SIZES)} "{word}"\n')
         if "log" in word:
-            assert read_megatron_args(str(script), "--args").global_batch_size == 128
+            assert read_megatron_args(str(script), "--launch").global_batch_size == 128
         else:
             with pytest.raises(InputError, match=r"in the value of --global-batch-size, is known only when"):
-                read_megatron_args(str(script), "--args")
+                read_megatron_args(str(script), "--launch")
 
 
 CONFIGS: list[dict[str, Any]] = [
@@ -191,8 +191,8 @@ def test_an_exported_folder_is_the_plan(tmp_path: Path) -> None:
     plan, found = make_plan(), []
     for target in ("megatron", "nemo"):
         write_folder(tmp_path / target, export(plan, target))
-        given = read_megatron_args(str(tmp_path / target), "--args")
-        found.append(current_of(Job(instance=small_instance(), num_gpus=16, inputs={}), given, None))
+        given = read_megatron_args(str(tmp_path / target), "--launch")
+        found.append(current_of(Job(instance=small_instance(), num_gpus=16, inputs={}, launch=given), None))
     assert found[1].config == plan.config
     assert found[1].estimate.iteration_time_s == found[0].estimate.iteration_time_s
     assert found[1].memory == found[0].memory

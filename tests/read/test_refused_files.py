@@ -11,12 +11,12 @@ import test_gpu_matrices as gpu_matrices
 import test_import_links as import_links
 import test_levels_of_files as levels
 import test_nominal as nominal
-import test_prices as prices
 import test_profile as profile
 import test_quietly_wrong as quietly_wrong
 import test_read_cluster as cluster
 import test_read_runs as runs
 import test_run_launches as run_launches
+from factories import make_cluster
 from hugging_face_configs import LAYER_LISTS, LLAMA_3_8B
 from tables import table
 
@@ -81,7 +81,7 @@ READERS: dict[str, Callable[..., object]] = {
     "levels": lambda folder, given: levels.parsed(given),
     "--nics": lambda folder, text: parse_nics(text, "--nics"),
     "hosts without a file": lambda folder, change: nominal_cluster(**{**nominal.H100, **change}),
-    "--gpu-price": lambda folder, entries: parse_prices(entries, prices.HOSTS),
+    "--gpu-price": lambda folder, entries: parse_prices(entries, make_cluster(3)),
     "--speed": lambda folder, entries: parse_speeds(entries),
     "mpiGraph": lambda folder, old, new: read_links(
         written(folder, mpi_out=import_links.MPIGRAPH.replace(old, new, 1)), **GIVEN

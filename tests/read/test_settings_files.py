@@ -21,7 +21,7 @@ def refusal(folder: Path, name: str, text: str) -> str:
     path = folder / name
     path.write_text(text)
     with pytest.raises(InputError) as caught:
-        read_megatron_args(str(path), "--args")
+        read_megatron_args(str(path), "--launch")
     return str(caught.value).removeprefix(str(path))
 
 
@@ -37,8 +37,8 @@ def test_a_recipe_of_megatron(name: str, tmp_path: Path) -> None:
     typed = (
         "--tensor-model-parallel-size 8 --sequence-parallel --bf16 --load L --lr 1e-4 --recompute-modules mlp moe_act"
     )
-    given = read_megatron_args(str(path), "--args")
-    expected = read_megatron_args(f"{typed} --recompute-granularity selective", "--args")
+    given = read_megatron_args(str(path), "--launch")
+    expected = read_megatron_args(f"{typed} --recompute-granularity selective", "--launch")
     assert {**given.options, "load": "L", "lr": 0} == {**expected.options, "lr": 0}
     assert given.lines == ""
 
@@ -51,15 +51,15 @@ def test_a_recipe_with_dashes(tmp_path: Path) -> None:
         "  --vocab-size: 512\n  --max-position-embeddings: 128\n  --bf16: true\n"
         "  --recompute-granularity: selective\n  --recompute-modules: '[mlp layernorm]'\n"
     )
-    assert read_megatron_args(str(path), "--args").options["recompute_modules"] == ["mlp", "layernorm"]
-    assert read_megatron_args(str(path), "--args").options["hidden_size"] == 64
+    assert read_megatron_args(str(path), "--launch").options["recompute_modules"] == ["mlp", "layernorm"]
+    assert read_megatron_args(str(path), "--launch").options["hidden_size"] == 64
     assert read_model(path).num_layers == 4
 
 
 @pytest.mark.skipif(not RECIPE.exists(), reason=f"{RECIPE} is not here")
 def test_a_recipe_of_2026() -> None:
     """Degrees tp 1, pp 1, ep 8, micro-batch 1, batch 256; the tokenizer tells the vocabulary."""
-    given = read_megatron_args(str(RECIPE), "--args")
+    given = read_megatron_args(str(RECIPE), "--launch")
     assert (given.expert_model_parallel_size, given.micro_batch_size, given.global_batch_size) == (8, 1, 256)
     assert given.parallel_config(48, 32).label() == "tp1 pp1 dp32 mbs1 ep8 etp1 dopt overlap+gather"
     assert given.model is not None
@@ -93,7 +93,7 @@ def test_the_literals_of_a_program(tmp_path: Path) -> None:
         "raise SystemExit('was run')\n"
     )
     problem = refusal(tmp_path, "a.py", text)
-    assert '--args "--tensor-model-parallel-size 2 --micro-batch-size 4"' in problem
+    assert '--launch "--tensor-model-parallel-size 2 --micro-batch-size 4"' in problem
     assert "Not translated: gradient_accumulation_steps=8." in problem
 
 

@@ -312,7 +312,7 @@ def test_implausible_times_are_refused(tmp_path: Path) -> None:
 def test_a_command_that_hangs_is_stopped(tmp_path: Path) -> None:
     """After the timeout the command and its processes are ended, and the trial is refused."""
     begun = time.monotonic()
-    found = tuner(tmp_path / "state", "'hang'", budget=1, run_timeout_s=0.5).run()
+    found = tuner(tmp_path / "state", "'hang'", budget=1, run_timeout=0.5).run()
     assert time.monotonic() - begun < 60
     assert "did not end within 0.5 s (--run-timeout)" in found.records[0].problem
     deadline = time.monotonic() + 10
@@ -413,7 +413,7 @@ def test_groups_of_hosts() -> None:
     [
         ({"budget": 0}, "--budget: must be at least 1, got 0."),
         ({"steps": 3}, "--steps: must be more than the 3 of --warm-up"),
-        ({"run_timeout_s": 0.0}, "--run-timeout: must be more than 0"),
+        ({"run_timeout": 0.0}, "--run-timeout: must be more than 0"),
         ({"format": "paper"}, "--format: must be one of"),
         ({"run": "sbatch {scrpt}"}, "--run: has the unknown placeholder {scrpt}"),
         ({"log": "{dir"}, "--log: has a brace without a partner"),

@@ -14,7 +14,7 @@ import yaml
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.hosts import hosts_are_named, unnamed_note
-from pipette_opt.export.launch_options import LaunchOptions
+from pipette_opt.export.launch_options import ExportOptions
 from pipette_opt.export.nodes import NodeShare, node_shares
 from pipette_opt.export.shell import MASTER_PORT, comment, quoted
 from pipette_opt.export.target import OF_PODS, PER_HOST, Target
@@ -28,7 +28,7 @@ MAX_LABEL = 63
 Manifest = dict[str, Any]
 
 
-def export_jobset(plan: Plan, options: LaunchOptions) -> dict[str, str]:
+def export_jobset(plan: Plan, options: ExportOptions) -> dict[str, str]:
     """Return ``jobset.yaml``: the ConfigMap, and the JobSet with a pod per host."""
     shares = _shares(plan)
     # JobSet's DNS names: <jobset>-<replicated job>-<job index>-<pod index>.<subdomain>, the jobset's name by default.
@@ -54,7 +54,7 @@ def export_jobset(plan: Plan, options: LaunchOptions) -> dict[str, str]:
     return {"jobset.yaml": _text(plan, "jobset.yaml", [_config_map(plan, options, shares), job])}
 
 
-def export_pytorchjob(plan: Plan, options: LaunchOptions) -> dict[str, str]:
+def export_pytorchjob(plan: Plan, options: ExportOptions) -> dict[str, str]:
     """Return ``pytorchjob.yaml``: the ConfigMap, and the PyTorchJob with its master on the first host."""
     shares = _shares(plan)
     hosts = _names(shares)
@@ -79,7 +79,7 @@ def _replicated_job(name: str, pods: int, template: Manifest) -> Manifest:
     return {"name": name, "replicas": 1, "template": {"spec": {**spec, "template": template}}}
 
 
-def _replica(plan: Plan, options: LaunchOptions, hosts: Sequence[str], start: int, stop: int) -> Manifest:
+def _replica(plan: Plan, options: ExportOptions, hosts: Sequence[str], start: int, stop: int) -> Manifest:
     """
     Return the replica spec for the hosts with node ranks ``start`` to ``stop - 1``, a pod per host.
 
@@ -91,7 +91,7 @@ def _replica(plan: Plan, options: LaunchOptions, hosts: Sequence[str], start: in
     return {"replicas": stop - start, "restartPolicy": "Never", "template": _apart(options, pod)}
 
 
-def _apart(options: LaunchOptions, pod: Manifest) -> Manifest:
+def _apart(options: ExportOptions, pod: Manifest) -> Manifest:
     """Return a pod template with anti-affinity, so that no two pods share a host."""
     pod.setdefault("affinity", {})["podAntiAffinity"] = {
         "requiredDuringSchedulingIgnoredDuringExecution": [
@@ -101,7 +101,7 @@ def _apart(options: LaunchOptions, pod: Manifest) -> Manifest:
     return {"metadata": {"labels": {"app": options.job_name}}, "spec": pod}
 
 
-def _pod(plan: Plan, options: LaunchOptions, node_rank: str, master: str, hosts: Sequence[str]) -> Manifest:
+def _pod(plan: Plan, options: ExportOptions, node_rank: str, master: str, hosts: Sequence[str]) -> Manifest:
     """
     Return the spec of a pod that runs on one of the hosts, or on any host if ``hosts`` is empty.
 
@@ -110,7 +110,7 @@ def _pod(plan: Plan, options: LaunchOptions, node_rank: str, master: str, hosts:
     """
     script = f'{node_rank}; MASTER_ADDR={quoted([master])} MASTER_PORT={MASTER_PORT} bash /plan/launch.sh "$NODE_RANK"'
     devices = {"nvidia.com/gpu": str(plan.gpus_per_node)}
-    devices |= {name: str(count) for name, count in options.rdma_resource}
+    devices |= {name: str(count) for name, count in options.devices.items()}
     rights: Manifest = {}
     if options.rdma_resource:  # needs locked memory
         rights = {"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}}
@@ -144,7 +144,7 @@ def _pod(plan: Plan, options: LaunchOptions, node_rank: str, master: str, hosts:
     }
 
 
-def _host_access(options: LaunchOptions) -> Manifest:
+def _host_access(options: ExportOptions) -> Manifest:
     """Return the fields for the host's network and IPC namespace; the host's network needs a matching DNS policy."""
     shared: Manifest = {}
     if options.host_network:
@@ -158,7 +158,7 @@ def _on(hosts: Sequence[str]) -> Manifest:
     return {"nodeSelectorTerms": [{"matchExpressions": [{"key": HOST_LABEL, "operator": "In", "values": list(hosts)}]}]}
 
 
-def _config_map(plan: Plan, options: LaunchOptions, shares: Sequence[NodeShare]) -> Manifest:
+def _config_map(plan: Plan, options: ExportOptions, shares: Sequence[NodeShare]) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.environment import Setting, megatron_settings, setting_lines
 from pipette_opt.export.hosts import check_hosts_lines, hosts_are_named, nodes_table, per_host, unnamed_note
-from pipette_opt.export.launch_options import LaunchOptions, option_of
+from pipette_opt.export.launch_options import ExportOptions, option_of
 from pipette_opt.export.megatron import arguments_file
 from pipette_opt.export.shell import (
     FOREIGN_SOURCE,
@@ -33,7 +33,7 @@ SITE_DIRECTIVES = ("account", "partition", "time")
 """Directives that most clusters require; without a value the script has them as comments."""
 
 
-def export_slurm(plan: Plan, options: LaunchOptions) -> dict[str, str]:
+def export_slurm(plan: Plan, options: ExportOptions) -> dict[str, str]:
     """Return the batch script, the host of each task, and the script of each task."""
     rows, named = rank_rows(plan), hosts_are_named(plan)
     return {
@@ -44,7 +44,7 @@ def export_slurm(plan: Plan, options: LaunchOptions) -> dict[str, str]:
     }
 
 
-def _job(plan: Plan, rows: list[RankRow], options: LaunchOptions) -> str:
+def _job(plan: Plan, rows: list[RankRow], options: ExportOptions) -> str:
     hosts = launchable(row.host for row in rows)
     usage = comment(
         "Submit from the folder that holds these files:  sbatch job.sbatch [arguments of the training script]\n"
@@ -115,7 +115,7 @@ def _unnamed(rows: Sequence[RankRow], hosts: Sequence[str]) -> tuple[list[str], 
     return [], [*lines, *listed], "arbitrary"
 
 
-def _site_lines(options: LaunchOptions) -> list[str]:
+def _site_lines(options: ExportOptions) -> list[str]:
     """Return the lines of account, partition and time limit; ``##SBATCH`` is a comment."""
     given = {name: getattr(options, name) for name in SITE_DIRECTIVES}
     return [
@@ -124,7 +124,7 @@ def _site_lines(options: LaunchOptions) -> list[str]:
     ]
 
 
-def _segment_lines(options: LaunchOptions, hosts: Sequence[str], domains: object) -> list[str]:
+def _segment_lines(options: ExportOptions, hosts: Sequence[str], domains: object) -> list[str]:
     """
     Return the line ``#SBATCH --segment``; empty if no segment applies.
 
@@ -147,7 +147,7 @@ def _used_of_a_domain(hosts: Sequence[str], domains: object) -> int | None:
     return used.pop() if len(used) == 1 and used != {1} else None
 
 
-def _container_lines(options: LaunchOptions, settings: Sequence[Setting]) -> list[str]:
+def _container_lines(options: ExportOptions, settings: Sequence[Setting]) -> list[str]:
     """
     Return bash lines with srun's options for pyxis; empty without an image.
 
@@ -157,7 +157,7 @@ def _container_lines(options: LaunchOptions, settings: Sequence[Setting]) -> lis
         if options.container_mounts:
             raise InputError("--container-mounts", "has no effect without --image; give --image, too.")
         return []
-    mounts = "".join(f",{mount}" for mount in options.container_mounts)
+    mounts = "".join(f",{mount}" for mount in options.container_mounts or ())
     return [
         comment("The container sees the folder of this script; --container-mounts of the export adds others."),
         "CONTAINER=(",

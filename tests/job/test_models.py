@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
-from pipette_opt.job.read import read_job
-from pipette_opt.library.models import check_job_of_plan, check_one_model, job_of_arguments, model_differences
+from pipette_opt.job.models import check_job_of_plan, check_one_model, model_differences, with_launch
+from pipette_opt.job.read import Made, read_job
 from pipette_opt.options.description import JobOptions
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import list_models, read_model
@@ -91,28 +91,30 @@ def test_a_preset_does_not_differ_from_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "arguments", "model", "said"),
+    ("options", "arguments", "model", "whole", "said"),
     [
-        ({"example": "lab-16x8"}, "--tensor-model-parallel-size 2", None, ""),
-        ({"example": "lab-16x8"}, f"{LLAMA} --vocab-size 9", "arguments", "that of the Megatron arguments, not"),
-        ({"model": "llama-3-8b"}, LLAMA, "llama-3-8b", "llama-3-8b, from --model"),
-        ({}, f"{LLAMA} --vocab-size 9", "arguments", ""),
+        ({"example": "lab-16x8"}, "--tensor-model-parallel-size 2", None, False, ""),
+        ({"example": "lab-16x8"}, f"{LLAMA} --vocab-size 9", None, True, "that of the launch, not"),
+        ({"model": "llama-3-8b"}, LLAMA, "llama-3-8b", False, "llama-3-8b, from --model"),
+        ({}, f"{LLAMA} --vocab-size 9", None, True, ""),
     ],
 )
-def test_which_model_it_is(options: dict[str, str], arguments: str, model: str | None, said: str) -> None:
-    """``--model`` before a whole model in the arguments, that before the example's; which of them is said."""
-    found, words = job_of_arguments(JobOptions(**options), None, arguments, parse_megatron_args(arguments))  # type: ignore[arg-type]
-    assert found.model == (arguments if model == "arguments" else model)
+def test_which_model_it_is(options: dict[str, str], arguments: str, model: str | None, whole: bool, said: str) -> None:
+    """``--model`` before a whole model in the launch, that before the example's; which of them is said."""
+    launch = parse_megatron_args(arguments)
+    found, made, words = with_launch(JobOptions(**options), Made(), launch)  # type: ignore[arg-type]
+    assert found.model == model
+    assert made is (launch.model if whole else None)
     assert said in words
     assert bool(said) == bool(words)
 
 
-@pytest.mark.parametrize("command", [["estimate", "--args"], ["solve", "--compare-current"], ["explain", "--args"]])
-def test_commands_refuse_differences_by_name(command: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["estimate", "solve", "explain"])
+def test_commands_refuse_differences_by_name(command: str, tmp_path: Path) -> None:
     """Every option that says another model, with both values, whatever the command."""
     words = "--tensor-model-parallel-size 8 --micro-batch-size 1 --vocab-size 128256 --mtp-num-layers 1"
-    out = ["-o", str(tmp_path / "plan.json")] if command[0] == "solve" else []
-    result = CliRunner().invoke(app, [command[0], "--example", "lab-16x8", command[1], words, *out])
+    out = ["-o", str(tmp_path / "plan.json")] if command == "solve" else []
+    result = CliRunner().invoke(app, [command, "--example", "lab-16x8", "--launch", words, *out])
     assert isinstance(result.exception, InputError)
     for part in ("--vocab-size 128256 differs from the job's 32000", "--mtp-num-layers 1", "give the same model"):
         assert part in str(result.exception)
@@ -128,7 +130,7 @@ def test_commands_refuse_differences_by_name(command: list[str], tmp_path: Path)
     ],
 )
 def test_a_plan_is_compared_with_scripts_of_its_job(arguments: str, said: str) -> None:
-    """Before, ``export --diff`` listed changes to a script of another model."""
+    """Before, ``export`` listed changes to a script of another model."""
     job = replace(
         make_plan(),
         inputs={
@@ -148,9 +150,9 @@ def test_a_plan_is_compared_with_scripts_of_its_job(arguments: str, said: str) -
 def test_estimate_says_which_model() -> None:
     """In the notes."""
     words = [f"{LLAMA} --vocab-size 128256", "--example", "lab-16x8", "--json"]
-    result = CliRunner().invoke(app, ["estimate", "--args", *words])
+    result = CliRunner().invoke(app, ["estimate", "--launch", *words])
     assert result.exit_code == 0, result.output
-    assert json.loads(result.output)["notes"][0].startswith("The model is that of the Megatron arguments")
+    assert json.loads(result.output)["notes"][0].startswith("The model is that of the launch")
 
 
 def test_a_model_does_not_ask_how_it_is_trained() -> None:
@@ -171,7 +173,7 @@ def test_a_job_of_arguments_still_asks(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text(f"torchrun pretrain_gpt.py {LLAMA} --vocab-size 9 --use-precision-aware-optimizer\n")
     with pytest.raises(InputError, match="--use-precision-aware-optimizer needs"):
-        read_job(JobOptions(model=str(script), nodes="1", gpu="h100"))
+        read_job(JobOptions(launch=str(script), nodes="1", gpu="h100"))
 
 
 @pytest.mark.search
@@ -180,14 +182,14 @@ def test_an_option_says_the_vocabulary(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text(f"torchrun pretrain_gpt.py {LLAMA}\n")
     assert read_model(str(script), 99).vocab_size == 99
-    options = JobOptions(model=str(script), vocab_size=99, nodes="1", gpu="h100", nics="8x400")
+    options = JobOptions(launch=str(script), vocab_size=99, nodes="1", gpu="h100", nics="8x400")
     assert read_job(options).instance.model.vocab_size == 99
     result = CliRunner().invoke(app, ["import", "model", str(script), "--vocab-size", "99", "--json"])
     assert json.loads(result.output)["vocab_size"] == 99
     with pytest.raises(InputError, match="a vocabulary of 9, which contradicts --vocab-size 99"):
         read_model(f"{LLAMA} --vocab-size 9", 99)
     for wrong in (
-        replace(options, model="llama-3-8b", global_batch_size=8, seq_length=8),
+        replace(options, model="llama-3-8b"),
         JobOptions(example="lab-2x8", vocab_size=9),
     ):
         with pytest.raises(InputError, match="--vocab-size"):

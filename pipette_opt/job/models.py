@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.job.read import filled_in
 
 if TYPE_CHECKING:
     from pipette_opt.job.read import Made
@@ -83,36 +82,41 @@ class Difference:
         return f"{self.option} {self.theirs} differs from the job's {self.ours}"
 
 
-def job_of_arguments(
-    options: "JobOptions", made: "Made | None", arguments: str, given: "MegatronArgs"
-) -> "tuple[JobOptions, str]":
+def with_launch(
+    options: "JobOptions", made: "Made", launch: "MegatronArgs"
+) -> "tuple[JobOptions, ModelSpec | None, str]":
     """
-    Return the job of a launch with these arguments, and a sentence on the source of its model.
+    Return the options of a job with what its launch sets, the model made in memory, and a sentence on its source.
 
-    The model comes from ``--model``, or else from the arguments if they describe a whole model, or else from the
-    example. The sentence is empty if a single place gives the model. Batch, sequence length and precision in the
-    arguments fill in options that are not given, unless an example gives them.
+    The model comes from ``--model``, or else from the launch if it describes a whole model, or else from the example.
+    The sentence is empty if a single place gives the model. Batch, sequence length and precision of the launch fill in
+    options that are not given, unless an example or the program gives them.
     """
-    whole = "num_layers" in given.options and "hidden_size" in given.options
-    has_training = made is not None and made.training is not None
-    named = options.model if made is None or made.model is None else made.model.name
+    from pipette_opt.read.megatron_args import model_of_arguments
+
+    whole = "num_layers" in launch.options and "hidden_size" in launch.options
+    named = options.model if made.model is None else made.model.name
+    model, source, is_own = made.model, "", False
     if named is not None:
-        source = f"The model is {named}, from --model; the Megatron arguments describe the same model." if whole else ""
-        return options if has_training or options.example is not None else filled_in(options, given), source
-    if options.example is None or (whole and _says_another(options.example, given)):
-        source = (
-            f"The model is that of the Megatron arguments, not that of --example {options.example}."
-            if options.example
-            else ""
-        )
-        filled = replace(options, model=arguments)
-        return filled if has_training else filled_in(filled, given), source
-    return (
-        options,
-        f"The model is that of --example {options.example}; the Megatron arguments describe the same model."
-        if whole
-        else "",
-    )
+        source = f"The model is {named}, from --model; the launch describes the same model." if whole else ""
+    elif options.example is None or (whole and _says_another(options.example, launch)):
+        model = launch.model or model_of_arguments(launch.text, launch.where)[0]
+        source = f"The model is that of the launch, not that of --example {options.example}." if options.example else ""
+        options, is_own = replace(options, vocab_size=None), True
+    elif whole:
+        source = f"The model is that of --example {options.example}; the launch describes the same model."
+    has_training = made.training is not None or (options.example is not None and not is_own)
+    return options if has_training else _filled_in(options, launch), model, source
+
+
+def _filled_in(options: "JobOptions", launch: "MegatronArgs") -> "JobOptions":
+    """Return the options; missing batch size, sequence length, precision and fp8 come from the launch."""
+    given = {
+        name: getattr(launch, name)
+        for name in ("global_batch_size", "seq_length", "precision")
+        if getattr(options, name) is None
+    }
+    return replace(options, fp8=options.fp8 or launch.fp8, **given)
 
 
 def _says_another(example: str, given: "MegatronArgs") -> bool:
@@ -214,8 +218,8 @@ def _options_of(model: "ModelSpec", training: "TrainingSpec") -> dict[str, Any]:
 
     Raise ``InputError`` for a model that Megatron options cannot express.
     """
-    from pipette_opt.export.megatron import model_options
     from pipette_opt.read.megatron_options import option_values
+    from pipette_opt.read.model_words import model_options
 
     words = [word for option in model_options(model, training) for word in option]
     return option_values(shlex.join(words), "the job's model")
