@@ -4,22 +4,20 @@ import csv
 import io
 import logging
 import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from pipette_opt.base.degrees import EXPERT, EXPERT_TENSOR
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_bytes
 from pipette_opt.base.units import whole_number
-from pipette_opt.parallel.recompute import known_word
 from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like
 from pipette_opt.read.log_lines import MAX_CHARACTERS, MAX_LINES, Log, within_caps
-from pipette_opt.read.megatron_args import MegatronArgs
-from pipette_opt.read.megatron_printed import ARGUMENT, HEADER, unread_arguments
+from pipette_opt.read.megatron_printed import ARGUMENT, HEADER, words_of
 from pipette_opt.read.run_bounds import OF_A_LOG
-from pipette_opt.read.runs import COLUMNS, read_row
-from pipette_opt.read.sizing_words import named
+from pipette_opt.read.run_launches import ARGUMENTS_COLUMN
+from pipette_opt.read.runs import read_row
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +45,6 @@ _END_OF_ARGUMENTS = "end of arguments"
 _GPU = re.compile(
     r"NVIDIA\s+(?P<nvidia>(?:GB|GH|B|H|A|V|L|T)[0-9]{1,3}[\w\- ]*)|AMD Instinct (?P<amd>MI[0-9]{2,3}[A-Z]*)"
 )
-
-RECOMPUTE = {"selective": "selective", "full": "full"}
 
 
 def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int = 8) -> tuple[str, list[str]]:
@@ -87,7 +83,7 @@ def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int
         reasons = [f"{note.removesuffix('.')}." for note in notes if "left out" in note][:_NAMED]
         raise InputError(where, f"no log could be used. {' '.join(reasons)}")
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=[*COLUMNS, *EXTRA], restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, fieldnames=WRITTEN, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     notes += unused[:_NAMED]
@@ -100,50 +96,22 @@ def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int
     return text.getvalue(), notes
 
 
-EXPERTS = {
-    "moe_router_topk": "moe_router_topk",
-    "moe_ffn_hidden_size": "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size": "moe_shared_expert_intermediate_size",
-    **{degree.short: degree.field for degree in (EXPERT, EXPERT_TENSOR)},
-}
-"""Columns of ``runs.csv`` on experts, and Megatron's argument for each; an absent argument gives an empty cell."""
-
-NOT_READ = (
-    "use_megatron_fsdp",
-    "use_custom_fsdp",
-    "use_torch_fsdp2",
-    "fp4",
-    "multi_latent_attention",
-    "mtp_num_layers",
-    "hybrid_override_pattern",
-    "hybrid_layer_pattern",
-    "hybrid_attention_ratio",
-    "heterogeneous_layers_config_path",
-    "experimental_attention_variant",
-    "window_size",
-)
-"""Arguments without a column in ``runs.csv``: sharded parameters, 4-bit products, other kinds of layers."""
-
-_OFF = ("None", "False", "", "0", "0.0")
-
 _NAMED = 12
 
-EXTRA = (
-    "gated_linear_unit",
-    "tied_embeddings",
-    "add_bias_linear",
-    "add_qkv_bias",
-    "kv_channels",
-    "layers_per_stage",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "cuda_graph",
-    "num_experts",
-    *EXPERTS,
-    "dispatcher",
-    "overlap_moe_expert_parallel_comm",
+WRITTEN = (
+    "source",
+    "gpu",
+    "gpus_per_node",
+    "num_gpus",
+    "model",
+    "dp",
+    "iter_time_s",
+    "peak_mem_gib",
+    "oom",
+    "notes",
+    ARGUMENTS_COLUMN,
 )
-"""Optional columns of ``runs.csv`` that Megatron's arguments fill."""
+"""Columns of ``runs.csv`` that are written; the launch stands in the last."""
 
 
 def _files(path: Path) -> tuple[list[Path], list[Path]]:
@@ -333,184 +301,26 @@ def _row(reports: Reports, name: str, kind: str, gpus_per_node: int, text: str) 
         return "neither times nor memory reports nor an out-of-memory error"
     if not kind:
         return "the log does not name the GPU; give --gpu"
-    if _is_set(arguments, "num_experts") and arguments.get("moe_layer_freq", "1") != "1":
-        return f"moe_layer_freq is {arguments['moe_layer_freq']}; runs.csv knows experts in every layer only"
-    for argument in NOT_READ:
-        if arguments.get(argument, "None") not in _OFF:
-            return f"{argument} is {arguments[argument]}, which is not read from logs"
-    unread = unread_arguments(arguments)
-    if unread:
-        return f"it sets {named(unread)}, which Megatron-LM lacks and no column of runs.csv holds"
-    try:
-        row = _row_of(arguments)
-    except InputError as error:
-        return error.problem
-    except (KeyError, ValueError) as error:
-        return f"the argument {error} is missing or not a number"
+    for argument in ("world_size", "num_layers", "hidden_size"):
+        if whole_number(arguments.get(argument, "")) is None:
+            return f"the argument {argument} is missing or not a number"
+    if reports.batch:
+        arguments = {**arguments, "global_batch_size": reports.batch}
     of_memory = "max reserved" if reports.reserved_gib else "used on the device" if memory else "not reported"
     late = "; out of memory after these" if oom and steady else ""
     is_told = {"attention_backend", "transformer_impl", "use_flash_attn"} & arguments.keys()
     assumed = "" if is_told else "; attention: not printed, assumed fused as by Megatron's default"
-    return row | {
+    world_size = int(arguments["world_size"])
+    return {
         "source": OF_A_LOG,
         "gpu": kind,
-        "gpus_per_node": min(gpus_per_node, int(str(row["num_gpus"]))),
-        "gbs": reports.batch or row["gbs"],
+        "gpus_per_node": min(gpus_per_node, world_size),
+        "num_gpus": world_size,
+        "model": f"{arguments['num_layers']}L-{arguments['hidden_size']}h",
+        "dp": arguments.get("data_parallel_size", ""),
         "iter_time_s": f"{median(steady):.6g}" if steady else "",
         "peak_mem_gib": "" if oom or not memory else f"{max(memory):.4f}",
         "oom": "" if oom and steady else oom,
         "notes": f"{name}; {len(reports.times)} reports of time{late}; memory: {of_memory}{assumed}",
+        ARGUMENTS_COLUMN: shlex.join(words_of(arguments)),
     }
-
-
-def _is_set(arguments: dict[str, str], name: str) -> bool:
-    return arguments.get(name, "None") not in ("None", "")
-
-
-def _row_of(arguments: dict[str, str]) -> dict[str, object]:
-    """Return the ``runs.csv`` columns that Megatron's arguments fill."""
-
-    def number(name: str, default: int | None = None) -> int:
-        if not _is_set(arguments, name):
-            if default is None:
-                raise KeyError(name)
-            return default
-        value = whole_number(arguments[name])
-        if value is None:
-            raise ValueError(name)
-        return value
-
-    def experts() -> dict[str, object]:
-        if not _is_set(arguments, "num_experts"):
-            return {}
-        columns = {column: number(name) for column, name in EXPERTS.items() if _is_set(arguments, name)}
-        return {"num_experts": number("num_experts"), **columns, **_dispatcher(arguments)}
-
-    def flag(name: str) -> bool:
-        return arguments.get(name) == "True"
-
-    def stages() -> dict[str, object]:
-        """Return the column of layers per stage if the first or last stage has another number; else empty."""
-        first, last = (
-            number(name) if _is_set(arguments, name) else None
-            for name in ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
-        )
-        embedding, loss = (flag(f"account_for_{name}_in_pipeline_split") for name in ("embedding", "loss"))
-        if first is None and last is None and not embedding and not loss:
-            return {}
-        dealt = MegatronArgs(
-            where="",
-            model=None,
-            pipeline_model_parallel_size=pp,
-            decoder_first_pipeline_num_layers=first,
-            decoder_last_pipeline_num_layers=last,
-            account_for_embedding=embedding,
-            account_for_loss=loss,
-        )
-        return {"layers_per_stage": ",".join(map(str, dealt.layers_per_stage(layers)))}
-
-    biases = arguments.get("add_bias_linear", "True") == "True"
-    world, hidden, heads = number("world_size"), number("hidden_size"), number("num_attention_heads")
-    tp, pp, cp = (
-        number("tensor_model_parallel_size", 1),
-        number("pipeline_model_parallel_size", 1),
-        number("context_parallel_size", 1),
-    )
-    layers = number("num_layers")
-    grouped = flag("group_query_attention")
-    return {
-        "num_gpus": world,
-        "model": f"{layers}L-{hidden}h" + ("-swiglu" if flag("swiglu") else ""),
-        "num_layers": layers,
-        "hidden": hidden,
-        "ffn_hidden": number("ffn_hidden_size", 4 * hidden),
-        "heads": heads,
-        "kv_heads": number("num_query_groups", heads) if grouped else heads,
-        "vocab": next((number(name) for name in ("padded_vocab_size", "vocab_size") if _is_set(arguments, name)), ""),
-        "seq_len": number("seq_length"),
-        "gbs": number("global_batch_size"),
-        "mbs": number("micro_batch_size"),
-        "tp": tp,
-        "pp": pp,
-        "dp": number("data_parallel_size", world // (tp * pp * cp)),
-        "vpp": number("virtual_pipeline_model_parallel_size", 1),
-        "cp": cp,
-        "seq_parallel": flag("sequence_parallel"),
-        "zero_stage": int(flag("use_distributed_optimizer")),
-        "recompute": _recompute(arguments, layers // pp),
-        "attention_kernel": _attention_kernel(arguments),
-        "precision": _precision(arguments),
-        "gated_linear_unit": flag("swiglu"),
-        "tied_embeddings": not flag("untie_embeddings_and_output_weights"),
-        "add_bias_linear": biases,
-        "add_qkv_bias": biases or flag("add_qkv_bias"),
-        "kv_channels": number("kv_channels", hidden // heads),
-        **_overlaps(arguments),
-        **stages(),
-        **experts(),
-    }
-
-
-def _overlaps(arguments: dict[str, str]) -> dict[str, object]:
-    """Return the columns on communication overlap and CUDA graphs, for arguments that the log has."""
-    columns: dict[str, object] = {
-        name: arguments[name] == "True" for name in ("overlap_grad_reduce", "overlap_param_gather") if name in arguments
-    }
-    graphs = [
-        arguments[name] for name in ("cuda_graph_impl", "enable_cuda_graph", "external_cuda_graph") if name in arguments
-    ]
-    if graphs:
-        columns["cuda_graph"] = any(value not in ("none", *_OFF) for value in graphs)
-    return columns
-
-
-def _dispatcher(arguments: dict[str, str]) -> dict[str, object]:
-    """Return the columns on the token dispatcher: its kind, and whether it overlaps compute."""
-    columns: dict[str, object] = {}
-    kind, backend = (arguments.get(f"moe_{name}", "") for name in ("token_dispatcher_type", "flex_dispatcher_backend"))
-    if kind:
-        columns["dispatcher"] = backend if kind == "flex" and backend not in _OFF else kind
-    if "overlap_moe_expert_parallel_comm" in arguments:
-        columns["overlap_moe_expert_parallel_comm"] = arguments["overlap_moe_expert_parallel_comm"] == "True"
-    return columns
-
-
-def _recompute(arguments: dict[str, str], layers_of_stage: int) -> str:
-    """Return recomputation as labels have it: ``none``, ``selective`` or modules, ``full``, ``full block3``."""
-    kind = RECOMPUTE.get(arguments.get("recompute_granularity", "None"), "none")
-    number = arguments.get("recompute_num_layers", "None")
-    if kind == "full" and arguments.get("recompute_method") == "block" and whole_number(number) is not None:
-        return kind if int(number) >= layers_of_stage else f"full block{number}"
-    listed = arguments.get("recompute_modules", "")
-    modules = re.findall(r"\w+", listed, re.ASCII) if listed.startswith("[") else []
-    if kind != "selective" or not modules:
-        return kind
-    try:
-        return known_word("+".join(modules)) or kind
-    except ValueError as error:
-        raise InputError("recompute_modules", str(error)) from None
-
-
-def _precision(arguments: dict[str, str]) -> str:
-    """Return fp8 with its recipe if ``--fp8-format`` is given, else the format of parameters."""
-    if arguments.get("fp8", "None") != "None":
-        recipe = arguments.get("fp8_recipe", "delayed")
-        return {"delayed": "fp8", "mxfp8": "mxfp8"}.get(recipe, f"fp8-{recipe}")
-    return next((name for name in ("bf16", "fp16") if arguments.get(name) == "True"), "fp32")
-
-
-def _attention_kernel(arguments: dict[str, str]) -> str:
-    """
-    Return ``flash`` if the attention kernel keeps no scores in memory, else ``unfused``.
-
-    ``AttnBackend.flash`` and ``AttnBackend.fused`` (cuDNN) keep none. ``AttnBackend.auto``, the default, leaves the
-    choice to Transformer Engine, which takes one of these two. So did the versions before ``--attention-backend`` (0.8
-    to 0.10). Layers without Transformer Engine keep scores unless ``--use-flash-attn`` is given. Transformer Engine is
-    the default of ``--transformer-impl``, and assumed if a log does not print it (Megatron-LM,
-    ``megatron/training/arguments.py``).
-    """
-    backend = arguments.get("attention_backend", "auto").removeprefix("AttnBackend.")
-    if backend == "auto":
-        is_local = arguments.get("transformer_impl") == "local"
-        return "unfused" if is_local and arguments.get("use_flash_attn") != "True" else "flash"
-    return "flash" if backend in ("flash", "fused") else "unfused"

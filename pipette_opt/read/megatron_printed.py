@@ -42,13 +42,17 @@ def printed_arguments(text: str) -> dict[str, str]:
 
 
 def printed_words(text: str) -> list[str]:
+    """Return a command line that sets the arguments printed in a text."""
+    return words_of(printed_arguments(text))
+
+
+def words_of(arguments: Mapping[str, str]) -> list[str]:
     """
-    Return a command line that sets the printed arguments.
+    Return a command line that sets printed arguments, given by name.
 
     Printed values that are no options are left out: ranks, derived sizes and objects. Words of a fork that size the job
     stay, so that readers of the command line name them.
     """
-    arguments = printed_arguments(text)
     options = _options_by_name()
     words = [word for name, value in unread_arguments(arguments) for word in (f"--{name}", value or "")]
     for name, value in arguments.items():

@@ -41,7 +41,7 @@ def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
         fields["attention_kernel"] = "unfused"
     if given.get("use_flash_attn"):
         fields["attention_kernel"] = "flash"
-    if "attention_backend" in given:
+    if given.get("attention_backend", "auto") != "auto":  # which leaves the choice to the implementation
         fields["attention_kernel"] = _ATTENTION_KERNELS[given["attention_backend"]]
     if "flash_attention_version" in given and given.get("attention_backend", "auto") in ("flash", "auto"):
         fields["flash_version"] = min(int(given["flash_attention_version"]), 3)

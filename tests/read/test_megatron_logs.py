@@ -9,9 +9,10 @@ import pytest
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
 from pipette_opt.read import log_lines
-from pipette_opt.read.megatron_args import read_megatron_args
-from pipette_opt.read.megatron_logs import EXPERTS, WARM_UP, Reports, import_runs, read_as_log, reports_of
+from pipette_opt.read.megatron_args import MegatronArgs, read_megatron_args
+from pipette_opt.read.megatron_logs import WARM_UP, Reports, import_runs, read_as_log, reports_of
 from pipette_opt.read.runs import MeasuredRun, read_runs
+from pipette_opt.specs import TrainingSpec
 
 FORMATS = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "formats"
 
@@ -36,6 +37,12 @@ ARGUMENTS = {
     "bf16": "True",
     "padded_vocab_size": "50304",
 }
+
+
+def launch_of(run: MeasuredRun) -> MegatronArgs:
+    """Return the launch of a run that has one."""
+    assert run.launch is not None
+    return run.launch
 
 
 def log(arguments: dict[str, str], times_ms: list[float], more: str = "") -> str:
@@ -74,25 +81,27 @@ def test_a_log_becomes_a_row(tmp_path: Path) -> None:
     assert run.peak_mem_bytes == 30 * GIB
     assert run.oom is False
     assert (run.num_gpus, run.tp, run.pp, run.dp, run.vpp, run.gbs, run.mbs) == (16, 2, 2, 4, 1, 64, 2)
-    assert (run.kv_heads, run.zero_stage, run.recompute, run.precision) == (16, 1, "selective", "bf16")
-    assert run.seq_parallel is True
+    launch = launch_of(run)
+    assert (run.kv_heads, launch.use_distributed_optimizer, launch.precision) == (16, True, "bf16")
+    assert (launch.recompute_granularity, launch.sequence_parallel) == ("selective", True)
 
 
-@pytest.mark.parametrize(("fp8", "precision"), [("None", "bf16"), ("hybrid", "fp8"), ("e4m3", "fp8")])
-def test_products_in_fp8(tmp_path: Path, fp8: str, precision: str) -> None:
+@pytest.mark.parametrize(("fp8", "is_fp8"), [("None", False), ("hybrid", True), ("e4m3", True)])
+def test_products_in_fp8(tmp_path: Path, fp8: str, is_fp8: bool) -> None:
     """Megatron prints the format as ``fp8``."""
-    assert imported(tmp_path, log({**ARGUMENTS, "fp8": fp8}, [2500.0] * 6)).precision == precision
+    assert launch_of(imported(tmp_path, log({**ARGUMENTS, "fp8": fp8}, [2500.0] * 6))).fp8 == is_fp8
 
 
-@pytest.mark.parametrize(("name", "value"), [("use_megatron_fsdp", "True"), ("fp4", "e2m1")])
-def test_runs_that_would_pass_for_others_are_left_out(tmp_path: Path, name: str, value: str) -> None:
-    """Sharded parameters are not the distributed optimizer, products in 4 bits are not those in 16."""
-    off = "False" if value == "True" else "None"
-    assert imported(tmp_path, log(ARGUMENTS | {name: off}, [2500.0] * 6)).precision == "bf16"
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "a.log").write_text(log(ARGUMENTS | {name: value}, [2500.0] * 6))
-    with pytest.raises(InputError, match=rf"a\.log: left out, {name} is {value}"):
-        import_runs([tmp_path / "other"], gpu="h100-80gb")
+def test_sharded_parameters_are_not_the_distributed_optimizer(tmp_path: Path) -> None:
+    """Megatron-FSDP is read as such, and its absence, too."""
+    plain, sharded = (
+        launch_of(imported(tmp_path / value, log(ARGUMENTS | {"use_megatron_fsdp": value} | more, [2500.0] * 6)))
+        for value, more in (
+            ("False", {}),
+            ("True", {"data_parallel_sharding_strategy": "optim_grads_params", "sequence_parallel": "True"}),
+        )
+    )
+    assert (plain.zero_stage, sharded.zero_stage) == (None, 3)
 
 
 def test_an_impossible_log_does_not_cost_the_others(tmp_path: Path) -> None:
@@ -130,14 +139,14 @@ EMBEDDING, LOSS = (f"account_for_{name}_in_pipeline_split" for name in ("embeddi
 @pytest.mark.parametrize(
     ("arguments", "layers"),
     [
-        ({EMBEDDING: "False", LOSS: "False", "decoder_first_pipeline_num_layers": "None"}, None),
+        ({EMBEDDING: "False", LOSS: "False", "decoder_first_pipeline_num_layers": "None"}, (12, 12)),
         ({"num_layers": "30", EMBEDDING: "True", LOSS: "True"}, (15, 15)),
         ({"num_layers": "31", LOSS: "True"}, (16, 15)),
         ({"num_layers": "30", "decoder_first_pipeline_num_layers": "14"}, (14, 16)),
     ],
 )
 def test_stages_of_their_own(tmp_path: Path, arguments: dict[str, str], layers: tuple[int, ...] | None) -> None:
-    """Two stages, with what Megatron says of the first and the last; nothing where all are equal."""
+    """Two stages, with what Megatron says of the first and the last."""
     run = imported(tmp_path, log(ARGUMENTS | arguments, [2500.0] * 6))
     assert run.layers_per_stage == layers
 
@@ -160,31 +169,28 @@ MIXTURE = {
 }
 
 
-def test_a_mixture_of_experts_has_its_columns(tmp_path: Path) -> None:
-    """So that the row is predicted as one; what Megatron leaves at ``None`` stays empty."""
-    run = imported(tmp_path, log(ARGUMENTS | MIXTURE, [1000.0]))
-    told = {name: value for name, value in run.extra.items() if name in ("num_experts", *EXPERTS)}
-    assert told == {
-        "num_experts": "8",
-        "moe_router_topk": "2",
-        "moe_ffn_hidden_size": "1024",
-        "moe_shared_expert_intermediate_size": "",
-        "ep": "4",
-        "etp": "1",
-    }
+def test_a_mixture_of_experts_is_one(tmp_path: Path) -> None:
+    """Its experts and their degrees are the launch's; what Megatron leaves at ``None`` has no value."""
+    launch = launch_of(imported(tmp_path, log(ARGUMENTS | MIXTURE, [1000.0])))
+    assert launch.model is not None
+    assert (launch.model.num_experts, launch.model.moe_router_topk, launch.model.moe_ffn_hidden_size) == (8, 2, 1024)
+    assert (launch.expert_model_parallel_size, launch.expert_tensor_parallel_size) == (4, 1)
+    assert not launch.model.moe_shared_expert_intermediate_size
 
 
-def test_a_dense_model_has_no_columns_of_experts(tmp_path: Path) -> None:
+def test_a_dense_model_has_no_experts(tmp_path: Path) -> None:
     """Megatron prints its defaults for them all the same."""
-    run = imported(tmp_path, log(ARGUMENTS | MIXTURE | {"num_experts": "None"}, [1000.0]))
-    assert not any(run.extra[name] for name in ("num_experts", *EXPERTS))
+    launch = launch_of(imported(tmp_path, log(ARGUMENTS | MIXTURE | {"num_experts": "None"}, [1000.0])))
+    assert launch.model is not None
+    assert launch.model.num_experts is None
 
 
-def test_experts_in_some_layers_are_left_out(tmp_path: Path) -> None:
-    """No column says in which; the message does."""
-    (tmp_path / "a.log").write_text(log(ARGUMENTS | MIXTURE | {"moe_layer_freq": "([0]*1+[1]*23)"}, [1000.0]))
-    with pytest.raises(InputError, match=r"a\.log: left out, moe_layer_freq is \(\[0\]"):
-        import_runs([tmp_path], gpu="h100-80gb")
+def test_experts_in_some_layers(tmp_path: Path) -> None:
+    """In those that the argument says."""
+    layers = {"moe_layer_freq": "([0]*1+[1]*23)"}
+    launch = launch_of(imported(tmp_path, log(ARGUMENTS | MIXTURE | layers, [1000.0])))
+    assert launch.model is not None
+    assert launch.model.num_moe_layers == 23
 
 
 def test_out_of_memory_is_a_result(tmp_path: Path) -> None:
@@ -275,7 +281,8 @@ def test_broken_bytes_cost_nothing(tmp_path: Path) -> None:
 def test_kernels_of_attention(tmp_path: Path, arguments: dict[str, str], kernel: str) -> None:
     """What the backend takes, also where Transformer Engine chooses; an unprinted kernel is said to be assumed."""
     run = imported(tmp_path, log(ARGUMENTS | arguments, [100.0]))
-    assert run.attention_kernel == kernel
+    trained = launch_of(run).training(TrainingSpec(global_batch_size=64, seq_length=2048))
+    assert trained.attention_kernel == kernel
     assert ("assumed fused" in run.notes) == (not arguments)
 
 
@@ -287,48 +294,38 @@ def test_the_gpu_is_named_before_the_arguments(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("modules", "recompute"),
-    [("['core_attn']", "selective"), ("['layernorm', 'moe_act']", "moe_act+layernorm"), ("None", "selective")],
+    [("['core_attn']", ("core_attn",)), ("['layernorm', 'moe_act']", ("layernorm", "moe_act"))],
 )
-def test_modules_that_are_recomputed(tmp_path: Path, modules: str, recompute: str) -> None:
+def test_modules_that_are_recomputed(tmp_path: Path, modules: str, recompute: tuple[str, ...]) -> None:
     """Selective recomputation of other modules than the core does not pass for that of the core."""
-    assert (
-        imported(tmp_path, log(ARGUMENTS | MIXTURE | {"recompute_modules": modules}, [2500.0] * 6)).recompute
-        == recompute
-    )
+    launch = launch_of(imported(tmp_path, log(ARGUMENTS | MIXTURE | {"recompute_modules": modules}, [2500.0] * 6)))
+    assert set(launch.recompute_modules) == set(recompute)
 
 
 def test_unknown_modules_are_named(tmp_path: Path) -> None:
     """A module of a newer Megatron-Core leaves the log out."""
     (tmp_path / "a.log").write_text(log(ARGUMENTS | {"recompute_modules": "['hyper']"}, [2500.0] * 6))
-    with pytest.raises(InputError, match=r"a\.log: left out, recompute_modules must be some of .*; got hyper"):
+    with pytest.raises(InputError, match=r"a\.log: left out, .*hyper"):
         import_runs([tmp_path], gpu="h100-80gb")
 
 
-def test_columns_of_overlap_and_dispatchers(tmp_path: Path) -> None:
-    """Every column that the arguments tell; what they do not have stays empty."""
-    overlap = {"overlap_grad_reduce": "True", "overlap_param_gather": "False", "cuda_graph_impl": "local"}
+def test_overlap_and_dispatchers(tmp_path: Path) -> None:
+    """As the launch has them."""
+    overlap = {"overlap_grad_reduce": "True", "overlap_param_gather": "False", "cuda_graph_impl": "none"}
     tokens = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}
-    beside = {"overlap_moe_expert_parallel_comm": "True", "fp8": "hybrid", "fp8_recipe": "mxfp8"}
-    run = imported(tmp_path, log(ARGUMENTS | MIXTURE | overlap | tokens | beside, [2500.0] * 6))
-    told = (
-        "overlap_grad_reduce",
-        "overlap_param_gather",
-        "cuda_graph",
-        "dispatcher",
-        "overlap_moe_expert_parallel_comm",
-    )
-    assert [run.extra[name] for name in told] == ["True", "False", "True", "deepep", "True"]
-    assert run.precision == "mxfp8"
-    plain = import_runs([tmp_path / "logs"], gpu="h100-80gb")[0]
-    assert ",deepep,True" in plain
+    beside = {"overlap_moe_expert_parallel_comm": "False", "fp8": "hybrid", "fp8_recipe": "mxfp8"}
+    launch = launch_of(imported(tmp_path, log(ARGUMENTS | MIXTURE | overlap | tokens | beside, [2500.0] * 6)))
+    assert (launch.overlap_grad_reduce, launch.overlap_param_gather) == (True, False)
+    assert launch.moe_token_dispatcher_type == "flex"
+    assert launch.training_fields["fp8_recipe"] == "mxfp8"
 
 
-def test_a_plain_dispatcher_and_nothing_of_overlap(tmp_path: Path) -> None:
+def test_a_plain_dispatcher(tmp_path: Path) -> None:
     """Megatron prints ``moe_flex_dispatcher_backend`` whatever the type."""
     tokens = {"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}
-    run = imported(tmp_path, log(ARGUMENTS | MIXTURE | tokens, [2500.0] * 6))
-    assert run.extra["dispatcher"] == "alltoall"
-    assert run.extra["overlap_grad_reduce"] == run.extra["cuda_graph"] == ""
+    launch = launch_of(imported(tmp_path, log(ARGUMENTS | MIXTURE | tokens, [2500.0] * 6)))
+    assert launch.moe_token_dispatcher_type == "alltoall"
+    assert not launch.overlap_grad_reduce
 
 
 @pytest.mark.parametrize(
@@ -377,8 +374,8 @@ def test_out_of_memory_after_some_iterations(tmp_path: Path) -> None:
 def test_full_recomputation_of_some_layers(tmp_path: Path) -> None:
     """``block`` with fewer layers than a stage has does not pass for all of them."""
     block = {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": "5"}
-    run = imported(tmp_path, log(ARGUMENTS | block, [2500.0] * 6))
-    assert run.recompute == "full block5"
+    launch = launch_of(imported(tmp_path, log(ARGUMENTS | block, [2500.0] * 6)))
+    assert (launch.recompute_method, launch.recompute_num_layers) == ("block", 5)
 
 
 @pytest.mark.parametrize("cut", range(40, 1500, 60))
@@ -393,14 +390,6 @@ def test_a_log_cut_anywhere(tmp_path: Path, cut: int) -> None:
         assert any(part in problem for part in known)
     else:
         assert ",2.5," in table
-
-
-@pytest.mark.parametrize(("name", "value"), [("multi_latent_attention", "True"), ("mtp_num_layers", "1")])
-def test_layers_without_columns_are_left_out(tmp_path: Path, name: str, value: str) -> None:
-    """A row would pass for that of another model."""
-    (tmp_path / "a.log").write_text(log(ARGUMENTS | {name: value}, [2500.0] * 6))
-    with pytest.raises(InputError, match=f"left out, {name} is {value}"):
-        import_runs([tmp_path], gpu="h100-80gb")
 
 
 def test_other_files_of_a_folder_are_named(tmp_path: Path) -> None:
@@ -510,7 +499,7 @@ def test_words_of_a_fork_are_not_dropped(tmp_path: Path) -> None:
     """A fork prints arguments of its own: those that size the job are named; a launch or a log with them is refused."""
     path = tmp_path / "run.log"
     path.write_text(log(ARGUMENTS | {"lora_rank": "8", "lora_alpha": "16", "zero_stage": "0"}, [1000.0] * 9))
-    with pytest.raises(InputError, match=r"left out, it sets lora_rank=8, which Megatron-LM lacks"):
+    with pytest.raises(InputError, match=r"left out, sets --lora_rank 8, which changes the size of the job"):
         import_runs([path], gpu="h100-80gb")
     with pytest.raises(InputError, match=r"sets --lora_rank 8, which changes the size of the job and is not read"):
         read_megatron_args(str(path), "--launch")

@@ -411,7 +411,7 @@ def test_groups_of_hosts() -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"budget": 0}, "--budget: must be at least 1, got 0."),
+        ({"budget": 0}, "--budget: must be >= 1, got 0."),
         ({"steps": 3}, "--steps: must be more than the 3 of --warm-up"),
         ({"run_timeout": 0.0}, "--run-timeout: must be more than 0"),
         ({"format": "paper"}, "--format: must be one of"),
