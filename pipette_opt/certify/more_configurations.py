@@ -11,7 +11,7 @@ from pipette_opt.certify.compiling import compile_kernels
 from pipette_opt.certify.first_plans import simulate_first_plan
 from pipette_opt.certify.state import SearchState
 from pipette_opt.plans.clock import Clock
-from pipette_opt.plans.steps import BOUNDS_AGAIN
+from pipette_opt.plans.steps import BOUNDS_AGAIN, OTHER_SIZES, SINGLE_CHANGES
 from pipette_opt.prepare import (
     Prepared,
     fitting_candidates,
@@ -27,6 +27,10 @@ from pipette_opt.solver.pruning import FirstPlan
 
 MIN_TURN_S = 0.1
 """Least remaining time in which the joint model gets another turn, seconds. Chosen."""
+
+
+CHANGES_SHARE = 0.1
+"""Share of the limit that must be left to search single changes; with less they only widen the space. Chosen."""
 
 
 def joint_model(state: SearchState) -> bool | None:
@@ -89,9 +93,11 @@ def search_other_sizes(state: SearchState, clock: Clock) -> None:
 
 
 def unchanged(state: SearchState) -> object:
-    """Return the choices of the fastest plan if its single changes are open and not in the search, else ``None``."""
+    """Return the choices of the fastest plan if its single changes can be searched and are not yet, else ``None``."""
     prepared = state.prepared
     if not state.plans or prepared.pruned is None or not open_choices(prepared.space):
+        return None
+    if state.clock.left_s < CHANGES_SHARE * state.params.time_limit_s:
         return None
     found = choices(fastest_plan(state.simulated).config)
     return None if found in map(choices, prepared.space.near) else found
@@ -119,6 +125,12 @@ def bound_left_out(state: SearchState, clock: Clock) -> None:
     state.clock.report("bounding the configurations left out for time")
     fitting = [candidate for candidate in fitting_candidates(prepared.memory) if candidate.config in left]
     _search_too(state, with_configurations(prepared, fitting, fastest_plan(state.simulated), clock))
+
+
+def adds_configurations(state: SearchState) -> bool:
+    """Return whether a step has work that adds configurations to the search."""
+    steps = ((SINGLE_CHANGES, unchanged(state)), (OTHER_SIZES, other_sizes(state)), (BOUNDS_AGAIN, left_out(state)))
+    return any(work is not None and state.done.get(step) != work for step, work in steps)
 
 
 def _search_too(state: SearchState, more: Prepared) -> None:

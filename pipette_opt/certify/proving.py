@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from pipette_opt.base.units import counted
+from pipette_opt.certify.more_configurations import adds_configurations
 from pipette_opt.certify.state import OpenCandidate, SearchState
 from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.steps import PROVERS
@@ -38,6 +39,9 @@ def prove(state: SearchState, clock: Clock) -> None:
         if has_ended or (is_alike and (turn is state.clock or not takes_all)):
             for entry in able:  # the model has nothing left to do, or the joint model's bound is the least
                 entry.is_proven = True
+            return
+        if adds_configurations(state):  # they come first: without time they would only widen the space
+            state.done.pop(PROVERS, None)
             return
         turn = state.clock if takes_all else state.clock.step(PROVERS)
 

@@ -61,14 +61,15 @@ def estimate(
     from pipette_opt.library.arguments import for_commands
     from pipette_opt.library.estimate import compared_with
     from pipette_opt.library.estimate import estimate as library_estimate
+    from pipette_opt.options.names import option_name
 
     if plan is not None:
         options = (name for name in fields_of(opt.JobOptions) if name not in OF_PLANS)
         useless = [name for name in options if opt.is_given(context, name)]
         if useless:
-            option = f"--{useless[0].replace('_', '-')}"
             raise InputError(
-                option, "has no effect on a plan file, which contains this setting; use it only with --launch."
+                option_name(useless[0]),
+                "has no effect on a plan file, which contains this setting; use it only with --launch.",
             )
     current = for_commands(library_estimate)(
         plan,

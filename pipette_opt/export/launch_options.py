@@ -8,6 +8,7 @@ from typing import Annotated
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import whole_number
 from pipette_opt.options.description import Option
+from pipette_opt.options.names import option_name
 from pipette_opt.options.values import check_declared
 
 DEFAULT_JOB_NAME = "pretrain"
@@ -116,11 +117,6 @@ class ExportOptions:
                 )
 
 
-def option_of(field: str) -> str:
-    """Return the command-line option of a field."""
-    return "--" + field.replace("_", "-")
-
-
 def parse_resource(text: str) -> tuple[str, int]:
     """Return name and number of ``NAME=COUNT``."""
     name, _, count = text.partition("=")
@@ -142,9 +138,9 @@ def refuse_unused(target: str, options: ExportOptions, takes: Mapping[str, tuple
     for field in fields(options):
         if getattr(options, field.name) != field.default and field.name not in takes[target]:
             others = ", ".join(name for name, taken in takes.items() if field.name in taken)
-            raise InputError(option_of(field.name), f"has no effect with --format {target}; it applies to {others}.")
+            raise InputError(option_name(field.name), f"has no effect with --format {target}; it applies to {others}.")
 
 
 def _check_word(field: str, value: str | None) -> None:
     if value is not None and not WORD.fullmatch(value):
-        raise InputError(option_of(field), f"must not contain blanks, quotes or shell characters, got {value!r}.")
+        raise InputError(option_name(field), f"must not contain blanks, quotes or shell characters, got {value!r}.")

@@ -11,6 +11,7 @@ from pipette_opt.costs.compute import check_timed
 from pipette_opt.job.read import Job, check_software
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.read.megatron_args import MegatronArgs
+from pipette_opt.read.megatron_numbers import option_of
 from pipette_opt.specs import ClusterSpec, Instance
 
 
@@ -43,8 +44,9 @@ def as_trained(job: Job, given: MegatronArgs) -> Instance:
     for field, compared in (("global_batch_size", "batch size"), ("seq_length", "sequence length")):
         theirs, ours = getattr(given, field), getattr(instance.training, field)
         if theirs not in (None, ours):
-            option = f"--{field.replace('_', '-')}"
-            raise InputError(where, f"{option} {theirs} differs from the job's {ours}; give both the same {compared}.")
+            raise InputError(
+                where, f"{option_of(field)} {theirs} differs from the job's {ours}; give both the same {compared}."
+            )
     training = given.training(instance.training)
     if instance.model.num_experts is not None:
         training = replace(training, moe_token_dispatcher_type=given.moe_token_dispatcher_type or "allgather")
@@ -75,7 +77,7 @@ def legal_config(instance: Instance, given: MegatronArgs, num_gpus: int) -> Para
     try:
         check_timed(instance.model, config)
     except InputError as error:
-        raise InputError(given.where, f"--{error.where.replace('_', '-')}: {error.problem}") from None
+        raise InputError(given.where, f"{option_of(error.where)}: {error.problem}") from None
     return config
 
 

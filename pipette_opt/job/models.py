@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.megatron_numbers import option_of
 
 if TYPE_CHECKING:
     from pipette_opt.job.read import Made
@@ -144,7 +145,7 @@ def dropout_words(ours: "ModelSpec", planned: "ModelSpec") -> list[str]:
     unlike = [name for name in DROPOUTS if getattr(ours, name) != getattr(planned, name)]
     if not unlike:
         return []
-    options = (f"{_option(name)} {getattr(ours, name):g} (the plan {getattr(planned, name):g})" for name in unlike)
+    options = (f"{option_of(name)} {getattr(ours, name):g} (the plan {getattr(planned, name):g})" for name in unlike)
     return [f"it trains with {' and '.join(options)}; dropout masks take memory"]
 
 
@@ -168,7 +169,7 @@ def check_job_of_plan(plan: "Plan", given: "MegatronArgs") -> None:
     for field, compared in (("global_batch_size", "batch size"), ("seq_length", "sequence length")):
         theirs, ours = getattr(given, field), getattr(training, field)
         if theirs not in (None, ours):
-            difference = f"--{field.replace('_', '-')} {theirs} differs from the plan's {ours}"
+            difference = f"{option_of(field)} {theirs} differs from the plan's {ours}"
             raise InputError(given.where, f"{difference}; give both the same {compared}.")
     check_one_model(typed(ModelSpec, plan.inputs["model"], "plan, inputs.model", closed=True), training, given)
 
@@ -187,7 +188,7 @@ def model_differences(model: "ModelSpec", training: "TrainingSpec", given: "Mega
     written = _changed(ours, {}) or model
     tp = given.tensor_model_parallel_size
     found = [
-        Difference(option=_option(name), theirs=_text(value), ours=_text(ours.get(name, "")))
+        Difference(option=option_of(name), theirs=_text(value), ours=_text(ours.get(name, "")))
         for name, value in given.options.items()
         if name not in OF_TRAINING and not _same(written, _changed(ours, {name: value}), tp)
     ]
@@ -199,7 +200,7 @@ def _other_sizes(model: "ModelSpec", given: "MegatronArgs") -> Iterator[Differen
     for name, value in given.options.items():
         ours = getattr(model, name, value)
         if (name not in NEUTRAL or name == "vocab_size") and type(value) is int and value != ours:
-            yield Difference(option=_option(name), theirs=str(value), ours="" if ours is None else str(ours))
+            yield Difference(option=option_of(name), theirs=str(value), ours="" if ours is None else str(ours))
 
 
 def _absent(model: "ModelSpec", ours: Mapping[str, Any], given: "MegatronArgs") -> Iterator[Difference]:
@@ -250,10 +251,6 @@ def _same(model: "ModelSpec", other: "ModelSpec | None", tp: int) -> bool:
     return all(
         getattr(model, field.name) == getattr(other, field.name) for field in fields(model) if field.name not in neutral
     )
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _text(value: Any) -> str:

@@ -91,9 +91,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     made = made or Made()
     launch, model_from, environment = None, "", script_environment(options.env)
     if options.model is not None and written_arguments(options.model) is not None:
-        raise InputError(
-            "--model", f"is a launch, which sets more than the model; give it as {LAUNCH} {options.model}."
-        )
+        raise InputError("--model", f"is a launch, which sets more than the model; give it as {LAUNCH}.")
     if options.launch is not None:
         vocab_size = None if options.model is not None else options.vocab_size
         launch = read_megatron_args(options.launch, LAUNCH, environment, vocab_size=vocab_size)

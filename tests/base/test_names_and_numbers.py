@@ -13,7 +13,9 @@ from pipette_opt.base.files import files_of_run, note_continued, note_targets, r
 from pipette_opt.base.offload import offload_of
 from pipette_opt.cli.option_names import _check_digits, _check_ways, _Typed
 from pipette_opt.library.tune import regret_of
-from pipette_opt.options.values import MAX_SIZE, numbers, sizes
+from pipette_opt.options.description import fields_of
+from pipette_opt.options.questions import WhatifOptions
+from pipette_opt.options.values import MAX_SIZE, field_value, sizes
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.model_names import preset_called
@@ -37,7 +39,7 @@ def test_patterns_know_ascii_digits_alone() -> None:
     "read",
     [
         lambda text: sizes("--tp", text),
-        lambda text: numbers("--price", text),
+        lambda text: field_value(fields_of(WhatifOptions)["link_speed"], text, "--link-speed"),
         lambda text: regret_of(f"{text}%"),
         lambda text: offload_of(f"layers:{text}"),
         lambda text: offload_of(f"optimizer:0.{text}"),

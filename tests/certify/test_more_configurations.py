@@ -10,12 +10,14 @@ from pipette_opt.base.units import GIB
 from pipette_opt.candidates import SearchSpace, enumerate_with_reasons
 from pipette_opt.certify.first_plans import simulate_first_plan
 from pipette_opt.certify.more_configurations import (
+    adds_configurations,
     bound_left_out,
     continue_joint_model,
     fastest_plan,
     joint_model,
     least_joint_model,
     left_out,
+    unchanged,
 )
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.certify.rounds import certify
@@ -141,3 +143,14 @@ def test_configurations_without_a_bound_in_time_are_bounded_and_searched() -> No
     certify(alone)
     assert state.fastest_s == pytest.approx(alone.fastest_s, rel=1e-6)
     assert state.bound_s == pytest.approx(alone.bound_s, rel=1e-4)
+
+
+@pytest.mark.parametrize(("left_s", "adds"), [(60.0, True), (5.0, False)])
+def test_single_changes_need_time(left_s: float, adds: bool) -> None:
+    """With less than a tenth of the limit left they would widen the space and prove nothing."""
+    space = replace(FEW, virtual_pipeline=None)
+    limits = JointLimits(time_limit_s=5.0, workers=1, seed=0, to_beat_s=float("inf"))
+    prepared = prepare(Question(job(3), space, 0.01, keep=prunes, joint=limits))
+    clock = Clock().after(left_s)
+    state = SearchState(prepared, simulate_first_plan(prepared), OptimizeParams(time_limit_s=60.0), clock)
+    assert (unchanged(state) is not None) == adds_configurations(state) == adds

@@ -14,15 +14,19 @@ from pipette_opt.plans.clock import Clock
 from pipette_opt.plans.steps import PROVERS
 
 
+def opened() -> SearchState:
+    """Return a search with an open candidate, without a bound."""
+    data = random_problem(np.random.default_rng(0), [(2, 1, 1)], 4, Variant())
+    state = SearchState(bare_problem(data), [], OptimizeParams(time_limit_s=60.0), Clock().after(60.0))
+    deciding = np.ones(data.candidates[0].num_stages, dtype=np.bool_)
+    state.add_open(OpenCandidate(index=0, candidate=data.candidates[0], bound_ticks=0, deciding=deciding))
+    return state
+
+
 @pytest.mark.parametrize(("rising", "rounds"), [(0, 2), (3, 4)])
 def test_engines_that_can_do_nothing_more_end_it(rising: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round with all the time there is that returns without a better bound is the last, whatever time is left."""
-    data = random_problem(np.random.default_rng(0), [(2, 1, 1)], 4, Variant())
-    prepared = bare_problem(data)
-    state = SearchState(prepared, [], OptimizeParams(time_limit_s=60.0), Clock().after(60.0))
-    deciding = np.ones(data.candidates[0].num_stages, dtype=np.bool_)
-    state.add_open(OpenCandidate(index=0, candidate=data.candidates[0], bound_ticks=0, deciding=deciding))
-    shares: list[float] = []
+    state, shares = opened(), list[float]()
 
     def one_round(state: SearchState, able: list[OpenCandidate], seconds: float) -> SimpleNamespace:
         shares.append(seconds / state.clock.left_s)
@@ -33,3 +37,20 @@ def test_engines_that_can_do_nothing_more_end_it(rising: int, rounds: int, monke
     monkeypatch.setattr(proving, "_solve_once", one_round)
     proving.prove(state, state.clock.step(PROVERS))
     assert shares == pytest.approx([0.5, *[1.0] * (rounds - 1)], abs=0.01)
+
+
+def test_configurations_that_are_to_join_come_before_a_long_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a turn of half of the time the provers stop, and have work again in the next round."""
+    state, shares = opened(), list[float]()
+
+    def one_round(state: SearchState, able: list[OpenCandidate], seconds: float) -> SimpleNamespace:
+        shares.append(seconds / state.clock.left_s)
+        return SimpleNamespace(status="FEASIBLE", solutions=())
+
+    monkeypatch.setattr(proving, "_solve_once", one_round)
+    monkeypatch.setattr(proving, "adds_configurations", lambda state: True)
+    state.done[PROVERS] = "open"
+    proving.prove(state, state.clock.step(PROVERS))
+    assert shares == pytest.approx([0.5], abs=0.01)
+    assert PROVERS not in state.done
+    assert not any(entry.is_proven for entry in state.open)

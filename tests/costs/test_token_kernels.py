@@ -24,7 +24,7 @@ def published_job(gpu: str, ranks: int, per_node: int, **training: object) -> In
         f"--num-experts {LOCAL * ranks} --moe-router-topk {TOPK} --moe-token-dispatcher-type flex "
         f"--moe-ffn-hidden-size 2048 --moe-grouped-gemm --vocab-size 1024 --expert-model-parallel-size {ranks}"
     )
-    job = read_job(JobOptions(nodes=str(-(-ranks // per_node)), gpu=gpu, gpus_per_node=per_node, model=model)).instance
+    job = read_job(JobOptions(nodes=str(-(-ranks // per_node)), gpu=gpu, gpus_per_node=per_node, launch=model)).instance
     return replace(job, training=replace(job.training, **training))  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.environment import Setting, megatron_settings, setting_lines
 from pipette_opt.export.hosts import check_hosts_lines, hosts_are_named, nodes_table, per_host, unnamed_note
-from pipette_opt.export.launch_options import ExportOptions, option_of
+from pipette_opt.export.launch_options import ExportOptions
 from pipette_opt.export.megatron import arguments_file
 from pipette_opt.export.shell import (
     FOREIGN_SOURCE,
@@ -23,6 +23,7 @@ from pipette_opt.export.shell import (
 )
 from pipette_opt.export.target import ANY, Target
 from pipette_opt.export.task import ProcessVariables, task_script
+from pipette_opt.options.names import option_name
 from pipette_opt.plans.plan import Plan, RankRow, rank_rows
 from pipette_opt.read.hosts import expand_hosts
 
@@ -119,7 +120,7 @@ def _site_lines(options: ExportOptions) -> list[str]:
     """Return the lines of account, partition and time limit; ``##SBATCH`` is a comment."""
     given = {name: getattr(options, name) for name in SITE_DIRECTIVES}
     return [
-        f"##SBATCH {option_of(name)}=..." if value is None else f"#SBATCH {option_of(name)}={value}"
+        f"##SBATCH {option_name(name)}=..." if value is None else f"#SBATCH {option_name(name)}={value}"
         for name, value in given.items()
     ]
 
