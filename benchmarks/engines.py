@@ -41,8 +41,8 @@ partitions in place of one). Without class assignment trees of 32 and 128 hosts 
 and 16 %) in place of .017 and .31 % (repeated: the same), so it stays. Provers: class assignment and the CP-SAT
 placement together. The columns annealing and coarse placement are of the search after the removals.
 
-`measured-17` varies from run to run at the limit of .01 %: 1.97 and 8.2 % with everything, .084 % without provers, and
-.089 % at the limit of .5 %: its proof of placements leaves the joint model too little time.
+The gap of `measured-17` at the limit of .01 % was 1.97 and 8.2 % (two runs): provers took all of the time, and single
+changes of the plan then widened the space, unproven. They now come before a long proof.
 """
 
 MIN_GAP = 1e-3
