@@ -30,15 +30,20 @@ def megatron_rule(data: ProblemData) -> Result:
     The rule is takeaways 1 to 3 of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters
     Using Megatron-LM" (SC'21). It takes the least product of tensor and pipeline size that fits, with the largest
     tensor size inside a host. Data parallelism uses the other GPUs. All micro-batch sizes and other choices are tried,
-    on hosts in listed order.
+    on hosts in listed order, but for sharded parameters and gradients, which the rule does not know.
     """
     started = time.perf_counter()
-    solutions = [found for found in listed_solutions(data) if data.candidates[found.candidate].grid[2] == 1]
+    solutions = [found for found in listed_solutions(data) if _is_known(data.candidates[found.candidate])]
     if not solutions:
         return identity_order(data)
     chosen = min(_model_parallel(data.candidates[found.candidate]) for found in solutions)
     kept = [found for found in solutions if _model_parallel(data.candidates[found.candidate]) == chosen]
     return result_of(kept, _bounds(data), started)
+
+
+def _is_known(candidate: CandidateData) -> bool:
+    """Return whether Megatron-LM's rule knows the configuration: tensor groups inside hosts, at most ZeRO 1."""
+    return candidate.grid[2] == 1 and (candidate.config.zero_stage or 0) < 2
 
 
 def identity_nodes(candidate: CandidateData) -> IntArray:
