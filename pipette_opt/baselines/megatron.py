@@ -33,17 +33,16 @@ def megatron_rule(data: ProblemData) -> Result:
     on hosts in listed order, but for sharded parameters and gradients, which the rule does not know.
     """
     started = time.perf_counter()
-    solutions = [found for found in listed_solutions(data) if _is_known(data.candidates[found.candidate])]
+    solutions = [
+        found
+        for found in listed_solutions(data)
+        if (candidate := data.candidates[found.candidate]).grid[2] == 1 and (candidate.config.zero_stage or 0) < 2
+    ]
     if not solutions:
         return identity_order(data)
     chosen = min(_model_parallel(data.candidates[found.candidate]) for found in solutions)
     kept = [found for found in solutions if _model_parallel(data.candidates[found.candidate]) == chosen]
     return result_of(kept, _bounds(data), started)
-
-
-def _is_known(candidate: CandidateData) -> bool:
-    """Return whether Megatron-LM's rule knows the configuration: tensor groups inside hosts, at most ZeRO 1."""
-    return candidate.grid[2] == 1 and (candidate.config.zero_stage or 0) < 2
 
 
 def identity_nodes(candidate: CandidateData) -> IntArray:
