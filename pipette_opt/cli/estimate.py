@@ -9,8 +9,8 @@ from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
 from pipette_opt.options.description import Measured, fields_of
 
-OF_PLANS = ("cluster", "measured_runs", "env")
-"""Job options that may be given together with a plan; the cluster is the one of today."""
+OF_PLANS = ("cluster", "launch", "measured_runs", "env")
+"""Job options that may be given together with a plan, or are refused elsewhere; the cluster is the one of today."""
 
 
 @opt.spread

@@ -22,7 +22,7 @@ from pipette_opt.options.description import (
     SpaceOptions,
     fields_of,
 )
-from pipette_opt.options.names import usual_name
+from pipette_opt.options.names import RENAMED, usual_name
 from pipette_opt.options.values import field_value
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_yaml
@@ -184,7 +184,11 @@ def _check_key(path: Path, section: str, key: str, declared: Field | None) -> No
     where = f"{path}, {section}.{key}" if section else f"{path}, {key}"
     if declared is None:
         known = {_place(each): each for each in _declared().values()}
-        near = did_you_mean(key, [*(place.rpartition(".")[2] for place in known), *SECTIONS])
+        near = (
+            f" Did you mean {RENAMED[key]}?"
+            if key in RENAMED
+            else did_you_mean(key, [*(place.rpartition(".")[2] for place in known), *SECTIONS])
+        )
         raise InputError(where, f"is no key of a job file.{near} docs/job.md lists all keys.")
     if _section(declared) != section:
         raise InputError(where, f"stands in the wrong section; write it as {_place(declared)}.")

@@ -100,7 +100,7 @@ def with_launch(
     model, source, is_own = made.model, "", False
     if named is not None:
         source = f"The model is {named}, from --model; the launch describes the same model." if whole else ""
-    elif options.example is None or (whole and _says_another(options.example, launch)):
+    elif whole and (options.example is None or _says_another(options.example, launch)):
         model = launch.model or model_of_arguments(launch.text, launch.where)[0]
         source = f"The model is that of the launch, not that of --example {options.example}." if options.example else ""
         options, is_own = replace(options, vocab_size=None), True

@@ -29,6 +29,17 @@ NOT_THE_SAME: Mapping[str, str] = MappingProxyType(
 )
 """Megatron-LM options that resemble an option of this tool but mean something else, with the difference."""
 
+RENAMED: Mapping[str, str] = MappingProxyType(
+    {
+        "args": "launch",
+        "compare-current": "launch",
+        "diff": "launch",
+        "current-hosts": "host-order",
+        "calibration": "software",
+    }
+)
+"""Names that options had until 0.1.0, for hints."""
+
 MAX_HINTS = 3
 """Largest number of names that an error suggests; chosen."""
 
@@ -63,6 +74,8 @@ def names_like(name: str, known: Collection[str]) -> tuple[str, ...]:
     Options that contain every word of the name come first, then options and aliases of similar spelling. An alias is
     reported as its option.
     """
+    if RENAMED.get(name) in known:
+        return (RENAMED[name],)
     words = set(name.split("-"))
     others = {other: own for own, names in OTHER_NAMES.items() if own in known for other in (own, *names)}
     spelled = {**{option: option for option in known}, **others}

@@ -65,6 +65,7 @@ def test_files_are_found_beside_the_job_file(tmp_path: Path) -> None:
     ("text", "place", "problem"),
     [
         ("modle: llama-3-8b", "modle", "is no key of a job file. Did you mean model"),
+        ("args: train.sh", "args", "is no key of a job file. Did you mean launch"),
         ("training: {nodes: 2}", "training.nodes", "stands in the wrong section; write it as cluster.nodes"),
         ("training: {gbs: 8, global_batch_size: 8}", "training.global_batch_size", "given twice, under two names"),
         ("training: {seq_length: long}", "training.seq_length", "must be a whole number, got 'long'"),
