@@ -73,7 +73,8 @@ def solve(
     counts recomputation, and attention as its kernels compute it.
 
     The plan is the plainest of the plans within 1 % of the fastest found. The answer also names the fastest (--prefer
-    fastest). With --launch, the launch that runs today, the plan is never slower than it.
+    fastest). With --launch, the launch that runs today, the plan is never slower than it
+    if that launch fits in memory.
 
     Ctrl-C stops the search; the best plan so far is written. Exit code 0: the gap of the search is at most --gap-limit
     (1 % if not given). 2: wrong input. 3: no feasible plan. 4: interrupted, or ended with a larger gap, with the best

@@ -84,7 +84,7 @@ def solve(
         Without measured links give ``nodes=16, gpu="h100", nics="8x400"``, or ``example="lab-16x8"``.
     model
         A preset such as ``llama-3-8b``, a Hugging Face ``config.json``, or a :class:`ModelSpec`; by default the model
-        of ``launch``, the launch that runs today. The answer is never slower than that launch.
+        of ``launch``, the launch that runs today. The answer is never slower than a launch that fits in memory.
     training
         Training settings; or give ``global_batch_size`` (sequences) and ``seq_length`` (tokens) in ``options``.
     space

@@ -3,8 +3,8 @@ The single declaration of every option that describes a job.
 
 The fields of the classes here define the options of commands (``cli/spread.py``), the keywords of functions
 (``library/arguments.py``), job files and their schema (``job/file.py``), columns of ``runs.csv`` (``read/runs.py``) and
-the page ``docs/job.md``. Options of single commands are declared alike in :mod:`~pipette_opt.options.questions` and
-:mod:`~pipette_opt.options.launches`.
+the page ``docs/job.md``. Options of single commands are declared alike in :mod:`~pipette_opt.options.questions`,
+:mod:`~pipette_opt.options.links` and :mod:`~pipette_opt.options.trials`.
 """
 
 from collections.abc import Mapping

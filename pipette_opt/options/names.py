@@ -38,7 +38,7 @@ RENAMED: Mapping[str, str] = MappingProxyType(
         "calibration": "software",
     }
 )
-"""Names that options had until 0.1.0, for hints."""
+"""Names that options had up to release 0.1.0, for hints."""
 
 MAX_HINTS = 3
 """Largest number of names that an error suggests; chosen."""
