@@ -19,8 +19,11 @@ Collective = Literal["ring", "hierarchical", "tree"]
 RankOrder = Literal["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"]
 """Megatron-Core's two rank orders, fastest dimension first; the second is ``--use-tp-pp-dp-mapping``."""
 
-Launcher = Literal["torchrun", "slurm", "mpi"]
-"""Program that starts the processes: ``torchrun`` gives each node contiguous ranks, the others allow any rank map."""
+Launcher = Literal["torchrun", "slurm", "mpi", "replicas-first"]
+"""
+Program that starts the processes: ``torchrun`` gives each node contiguous ranks, ``slurm`` and ``mpi`` allow any rank
+map. ``replicas-first``: torchrun with a framework that numbers replicas before stages, Megatron-Core's first order.
+"""
 
 Precision = Literal["fp32", "fp16", "bf16"]
 

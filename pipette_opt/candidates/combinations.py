@@ -377,6 +377,10 @@ def _sharing(space: SearchSpace, degrees: _Degrees) -> list[dict[str, Any]]:
     Empty if none of the given numbers of groups divides the replicas.
     """
     replicas, strategies = degrees.dp * degrees.cp, space.data_parallel_sharding_strategy
+    if degrees.pp > 1 and space.pipelined_sharding is not None:
+        strategies = space.pipelined_sharding
+    if replicas == 1 and space.needs_replicas and degrees.pp * degrees.tp > 1:
+        return []
     instances, stages = space.num_distributed_optimizer_instances or (1,), list[int]()
     if strategies is None:
         choices = (replicas > 1,) if space.use_distributed_optimizer is None else space.use_distributed_optimizer

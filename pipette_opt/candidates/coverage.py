@@ -105,6 +105,10 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
             is_narrowed = name in space.narrowed
             why = "left out for the time limit" if is_narrowed else "pinned"
             yield f"{_words(name)} other than {listed(given)}{near if is_narrowed else ''} ({why})"
+    if space.pipelined_sharding is not None:
+        yield f"sharding of pipelines other than {listed(space.pipelined_sharding)} (pinned)"
+    if space.needs_replicas:
+        yield "stages or tensor ranks without replicas"
     if set(space.recompute) != set(RECOMPUTATIONS):
         yield f"recomputation other than {listed(space.recompute)} (pinned)"
     else:

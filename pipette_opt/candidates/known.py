@@ -52,8 +52,11 @@ def only(config: ParallelConfig) -> SearchSpace:
 
 def agrees(space: SearchSpace, config: ParallelConfig) -> bool:
     """Return whether a configuration satisfies every pinned value of a search space."""
+    is_pipelined = config.pipeline_model_parallel_size > 1 and space.pipelined_sharding is not None
     for name, field in DIMENSIONS.items():
         pinned, value = getattr(space, name), getattr(config, field)
+        if name == "data_parallel_sharding_strategy" and is_pipelined:
+            pinned = space.pipelined_sharding
         if name == "recompute" and pinned == RECOMPUTATIONS:
             continue
         if pinned is not None and value not in (pinned if isinstance(pinned, tuple) else (pinned,)):
@@ -61,4 +64,7 @@ def agrees(space: SearchSpace, config: ParallelConfig) -> bool:
     is_split = space.layers_per_stage is None or config.layers_per_stage in space.layers_per_stage
     has_room = space.max_gpus is None or config.world_size <= space.max_gpus
     same_buckets = space.ddp_bucket_size in (None, config.ddp_bucket_size)
-    return is_split and has_room and same_buckets
+    replicas = config.data_parallel_size * config.context_parallel_size
+    is_alone = config.pipeline_model_parallel_size * config.tensor_model_parallel_size == 1
+    has_replicas = replicas > 1 or is_alone or not space.needs_replicas
+    return is_split and has_room and same_buckets and has_replicas

@@ -23,7 +23,10 @@ PINNABLE = (
 )
 """Fields that a user's options pin, in the order in which messages name them."""
 
-WORDS = ("recompute", "offload", "sequence_parallel", "use_distributed_optimizer", "data_parallel_sharding_strategy")
+WORDS = (
+    *("recompute", "offload", "sequence_parallel", "use_distributed_optimizer", "data_parallel_sharding_strategy"),
+    "pipelined_sharding",
+)
 """Fields whose values are texts or flags, not whole numbers."""
 
 COUNTS = ("num_gpus", "max_gpus", "max_micro_batch_size", "max_virtual_pipeline")
@@ -119,6 +122,11 @@ class SearchSpace(SpaceOptions):
         (:mod:`~pipette_opt.candidates.single_changes`): the fastest plans of the search.
     more_recompute, more_sharding
         Further recomputation choices, and further sharding among replicas.
+    pipelined_sharding
+        Allowed sharding among replicas in pipelines of several stages, in place of
+        ``data_parallel_sharding_strategy``; ``None`` if that holds for them, too.
+    needs_replicas
+        Whether stages and tensor ranks need several replicas, context ranks among them.
     overlap_grad_reduce, overlap_param_gather
         Overlap of gradient and parameter traffic with compute in all configurations, as in
         :class:`~pipette_opt.parallel.ParallelConfig`; parameters only with the distributed optimizer. ``None``: both
@@ -146,6 +154,8 @@ class SearchSpace(SpaceOptions):
     near: tuple[ParallelConfig, ...] = ()
     more_recompute: tuple[Recomputation | None, ...] = ()
     more_sharding: tuple[str, ...] = ()
+    pipelined_sharding: tuple[str, ...] | None = None
+    needs_replicas: bool = False
     narrowed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -190,7 +200,8 @@ class SearchSpace(SpaceOptions):
     def _check_sharding(self) -> None:
         """Raise ``InputError`` for unknown sharding names, contradictory options, or groups that share no gradients."""
         given, option = self.data_parallel_sharding_strategy, "--data-parallel-sharding-strategy"
-        unknown = [word for word in (*(given or ()), *self.more_sharding) if word not in SHARDING_STRATEGIES]
+        words = (*(given or ()), *self.more_sharding, *(self.pipelined_sharding or ()))
+        unknown = [word for word in words if word not in SHARDING_STRATEGIES]
         if unknown:
             raise InputError(option, f"must be some of {', '.join(SHARDING_STRATEGIES)}; got {', '.join(unknown)}.")
         if given and self.use_distributed_optimizer is not None:

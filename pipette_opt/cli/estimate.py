@@ -12,11 +12,16 @@ from pipette_opt.options.description import Measured, fields_of
 OF_PLANS = ("cluster", "launch", "measured_runs", "env")
 """Job options that may be given together with a plan, or are refused elsewhere; the cluster is the one of today."""
 
+NOT_OF_LAUNCHES = ("launcher", "moe_token_dispatcher", "framework")
+"""Job options that only a search has."""
+
 
 @opt.spread
 def estimate(
     context: typer.Context,
-    job_options: Annotated[opt.JobOptions, opt.Without(("launcher", "moe_token_dispatcher")), opt.WholeLaunch()],
+    job_options: Annotated[
+        opt.JobOptions, opt.Without(("launcher", "moe_token_dispatcher", "framework")), opt.WholeLaunch()
+    ],
     measured: Measured,
     plan: Annotated[
         Path | None,

@@ -137,7 +137,7 @@ def _show(found: "Solved", max_oom_risk: float, out: Path, *, json: bool) -> Non
         paying_off = [asdict(option) for option in paying]
         document = {"verdict": plan.verdict, **plan_to_dict(plan), "would_pay": paying_off}
         if current is not None:
-            document |= {"current": current.as_dict(), "changes": [asdict(change) for change in changes]}
+            document |= {"current": current.as_dict(), "changes": [asdict(change) for change in changes or ()]}
         show_json(document)
         return
     if is_verbose():
@@ -147,7 +147,7 @@ def _show(found: "Solved", max_oom_risk: float, out: Path, *, json: bool) -> Non
         steps = [] if is_stdout(out) else next_steps(plan, str(out))[: None if current is None else MAX_STEPS_COMPARED]
         screen = first_screen(plan, flags=decided_options(plan), paying=paying, today=compared, next_steps=steps)
         show(*screen, beside=out)
-    if current is not None:
+    if changes is not None:
         where = "your launch" if found.job.launch is None else found.job.launch.where
         show(*_changes_lines(changes, where, None if is_verbose() else MAX_CHANGES), beside=out)
 
@@ -174,17 +174,19 @@ def _exit_if_open(plan: "Plan", search: opt.SearchOptions, *, stopped: bool) -> 
     raise typer.Exit(STOPPED_EARLY)
 
 
-def _changes(found: "Solved") -> "list[Change]":
-    """Return the options of today's launch that the plan changes; empty if Megatron-LM cannot express the plan."""
-    from pipette_opt.export.script_changes import script_changes
+def _changes(found: "Solved") -> "list[Change] | None":
+    """Return the options of today's launch that the plan changes; ``None`` if its framework cannot run the plan."""
+    from pipette_opt.cli.output import say
+    from pipette_opt.export.script_changes import launch_changes
 
     launch, current = found.job.launch, found.current
     if current is None or launch is None:
-        return []
+        return None
     try:
-        return script_changes(found.plan, launch.written, launch.lines, today=current.config, estimate=current.estimate)
-    except InputError:
-        return []
+        return launch_changes(found.plan, launch, today=current.config, estimate=current.estimate)
+    except InputError as error:
+        say(f"{launch.where}: {launch.framework} cannot run this plan: {error}")
+        return None
 
 
 def _changes_lines(changes: "list[Change]", where: str, most: int | None) -> "list[RenderableType]":

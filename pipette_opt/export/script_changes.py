@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.export.megatron import megatron_options
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import IterationTime, Plan
+from pipette_opt.read.foreign import framework_module
+from pipette_opt.read.megatron_args import MegatronArgs
 from pipette_opt.read.megatron_table import field_of
 from pipette_opt.read.megatron_table import megatron_options as known_options
 from pipette_opt.read.model_words import Option
@@ -230,6 +232,36 @@ def script_changes(
             line = None if before is None else _line_of(option, text)
             found.append(Change(option=option, before=before, after=after, reason=reason, line=line))
     return found
+
+
+def launch_changes(
+    plan: Plan, launch: MegatronArgs, *, today: ParallelConfig | None = None, estimate: IterationTime | None = None
+) -> list[Change]:
+    """
+    Return what turns a launch into the plan, in the options of its framework; see :func:`script_changes`.
+
+    Settings of another framework than Megatron-LM are compared by their names, with their defaults.
+
+    Raises
+    ------
+    InputError
+        If the launch's framework cannot run the plan.
+    """
+    if not launch.module:
+        return script_changes(plan, launch.written, launch.lines, today=today, estimate=estimate)
+    module = framework_module(launch.module)
+    values = {row.name: row.default for row in module.TABLE} | dict(launch.settings)
+    found = []
+    for name, value in module.settings(plan).items():
+        before, after = values.get(name), value
+        if _setting_text(before) != _setting_text(after):
+            text = _setting_text(before) if name in launch.settings else None
+            found.append(Change(option=name, before=text, after=_setting_text(after), reason=""))
+    return found
+
+
+def _setting_text(value: Any) -> str:
+    return str(value).lower() if value is None or isinstance(value, bool) else shown(str(value)).strip("'")
 
 
 def decided_options(plan: Plan) -> list[Option]:

@@ -5,17 +5,17 @@ from importlib import import_module
 from types import MappingProxyType
 
 from pipette_opt.base.errors import InputError, did_you_mean
-from pipette_opt.export import formats
 from pipette_opt.export.checks import check_equal_microbatches, check_map
+from pipette_opt.export.formats import format_modules
 from pipette_opt.export.launch_options import ExportOptions, refuse_unused
 from pipette_opt.export.machines import on_machines
 from pipette_opt.export.target import Target
 from pipette_opt.plans.plan import Plan
 
 TARGETS: Mapping[str, Target] = MappingProxyType(
-    {name: import_module(f"{formats.__name__}.{name.replace('-', '_')}").TARGET for name in formats.format_names()}
+    {name: import_module(module).TARGET for name, module in format_modules().items()}
 )
-"""Formats by name: the modules of :mod:`pipette_opt.export.formats`."""
+"""Formats by name."""
 
 NO_OPTIONS = ExportOptions()
 """Default options, for formats that have none."""

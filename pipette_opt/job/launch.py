@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import is_file
 from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.costs.compute import check_timed
 from pipette_opt.job.read import Job, check_software
@@ -26,8 +25,7 @@ def as_trained(job: Job, given: MegatronArgs) -> Instance:
         a file.
     """
     where, instance = given.where, job.instance
-    if is_file(where):  # typed options describe a configuration of any software
-        check_software(instance.stack, where)
+    check_software(instance.stack, given)
     if given.precision not in (None, instance.training.precision):
         raise InputError(
             where,
@@ -68,8 +66,12 @@ def legal_config(instance: Instance, given: MegatronArgs, num_gpus: int) -> Para
         problem = "does not override model.expert_model_parallel_size, which its recipe sets for a model with experts"
         raise InputError(given.where, f"{problem}; add it.")
     config = given.parallel_config(instance.model.num_layers, num_gpus)
+    ours = instance.training.global_batch_size
+    if given.replica_batch_size is not None and given.batch_on(num_gpus) != ours:
+        problem = f"has {given.batch_on(num_gpus)} sequences an iteration on {num_gpus} GPUs, but the job has {ours}"
+        raise InputError(given.where, f"{problem}; give both the same batch size.")
     broken = broken_rules(instance.model, instance.training, config)
-    if given.pipeline_layout is not None:
+    if given.pipeline_layout is not None or given.even_parts is not None:
         broken.pop("layers", None)
     if broken:
         reasons = "; ".join(broken.values())

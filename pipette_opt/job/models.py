@@ -104,6 +104,9 @@ def with_launch(
         model = launch.model or model_of_arguments(launch.text, launch.where)[0]
         source = f"The model is that of the launch, not that of --example {options.example}." if options.example else ""
         options, is_own = replace(options, vocab_size=None), True
+    elif launch.model_name and options.example is None:
+        source = f"The model is {launch.model_name}, which the launch names."
+        options = replace(options, model=launch.model_name)
     elif whole:
         source = f"The model is that of --example {options.example}; the launch describes the same model."
     has_training = made.training is not None or (options.example is not None and not is_own)

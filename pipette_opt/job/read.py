@@ -18,6 +18,7 @@ from pipette_opt.options.description import JobOptions, fields_of
 from pipette_opt.options.values import check_declared
 
 if TYPE_CHECKING:
+    from pipette_opt.base.types import Launcher
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.read.example import Example
     from pipette_opt.read.megatron_args import MegatronArgs
@@ -43,6 +44,9 @@ class Job:
         Launch that runs today; ``None`` if none is given.
     model_from
         Sentence on the source of the model, if the launch and another place describe it; else empty.
+    framework, can_run
+        Framework that is to run the plan, by its module, and fields of a search space with the values that it can run;
+        empty for any framework. That of ``launch`` unless another is named.
     tp_comm_overlap
         Field of the search space. ``None``: the search tries both; ``False``: an option of the job fixes it.
     environment
@@ -56,6 +60,8 @@ class Job:
     inputs: dict[str, Any]
     launch: "MegatronArgs | None" = None
     model_from: str = ""
+    framework: str = ""
+    can_run: Mapping[str, Any] = field(default_factory=dict)
     tp_comm_overlap: bool | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     measured_configs: tuple["ParallelConfig", ...] = ()
@@ -100,6 +106,8 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     check_declared(options)
     shown = _example(options)
     machines = _machines(options, made.cluster, shown.cluster_path if shown else None)
+    if launch is not None and options.global_batch_size is None and shown is None and made.training is None:
+        options = _with_batch(options, launch, machines)
     _check_needed(options, made, shown)
     cluster, record = machines()
     cluster, changes = _changed_cluster(options, cluster)
@@ -108,7 +116,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     training = made.training or _training(options, shown.training if shown else None, launch, model)
     if launch is not None and model is not launch.model:
         check_one_model(model, training, launch)
-    stack = _stack(options, launch)
+    stack, (framework, can_run) = _stack(options, launch), _framework(options, launch)
     if stack.family == "fsdp":
         training = _by_pytorch(training, options)
     if training.fp8:
@@ -125,7 +133,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         training=training,
         p2p=options.p2p,  # type: ignore[arg-type]
         allreduce=options.allreduce,  # type: ignore[arg-type]
-        launcher=options.launcher,  # type: ignore[arg-type]
+        launcher=_launcher(framework) or options.launcher,  # type: ignore[arg-type]
         profile=_profile(options.profile),
         stack=stack,
         not_modelled=tuple(dict.fromkeys(not_modelled)),
@@ -141,6 +149,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         "stack": asdict(instance.stack),
         "model": asdict(model),
         "training": asdict(training),
+        **({"framework": framework} if framework else {}),
     }
     return Job(
         instance=instance,
@@ -148,9 +157,24 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         inputs=inputs,
         launch=launch,
         model_from=model_from,
+        framework=framework,
+        can_run=can_run,
         tp_comm_overlap=None if options.tp_comm_overlap is None else False,
         environment=environment,
     )
+
+
+def _with_batch(
+    options: JobOptions,
+    launch: "MegatronArgs",
+    machines: "Callable[[], tuple[ClusterSpec, dict[str, Any] | None]]",
+) -> JobOptions:
+    """Return the options with the global batch of a launch that gives the batch of a replica."""
+    if launch.replica_batch_size is None:
+        return options
+    cluster, _ = machines()
+    num_gpus = options.num_gpus or cluster.num_nodes * cluster.gpus_per_node
+    return replace(options, global_batch_size=launch.batch_on(num_gpus))
 
 
 def _by_pytorch(training: "TrainingSpec", options: JobOptions) -> "TrainingSpec":
@@ -160,23 +184,50 @@ def _by_pytorch(training: "TrainingSpec", options: JobOptions) -> "TrainingSpec"
     return replace(training, flash_version=flash, fp8_recipe=recipe)  # type: ignore[arg-type]
 
 
+def _framework(options: JobOptions, launch: "MegatronArgs | None") -> tuple[str, Mapping[str, Any]]:
+    """Return the framework that is to run the plan and what it can run: the named one, else that of the launch."""
+    from pipette_opt.read.foreign import framework_module
+
+    if options.framework:
+        return options.framework, framework_module(options.framework).SPACE
+    return ("", {}) if launch is None else (launch.module, launch.space)
+
+
+def _launcher(framework: str) -> "Launcher | None":
+    """Return the launcher of a framework with a rank order of its own; ``None`` for any other."""
+    from pipette_opt.read.foreign import framework_module
+
+    own: Launcher | None = framework_module(framework).LAUNCHER if framework else None
+    return own
+
+
 def _stack(options: JobOptions, launch: "MegatronArgs | None") -> "StackSpec":
     """Return the job's software stack; ``InputError`` if it is not that of the job's launch."""
+    from pipette_opt.read.foreign import framework_module
     from pipette_opt.read.stack import read_stack
+    from pipette_opt.specs.stack import ON_MEGATRON_CORE
 
-    stack = read_stack(options.software) if options.software else read_stack()
-    if launch is not None and is_file(launch.where):  # typed options describe a configuration of any software
-        check_software(stack, launch.where)
+    own = framework_module(options.framework).SOFTWARE if options.framework else ""
+    software = options.software or own or (launch.software if launch is not None else "")
+    stack = read_stack(software) if software else read_stack()
+    if own and (stack.family in ON_MEGATRON_CORE) is not (read_stack(own).family in ON_MEGATRON_CORE):
+        raise InputError("--for", f"is {options.framework}, which --software {stack.name} does not price; give {own}.")
+    if launch is not None:
+        check_software(stack, launch)
     return stack
 
 
-def check_software(stack: "StackSpec", launch: str) -> None:
-    """Raise ``InputError`` for a launch of Megatron-LM if the stack is not on Megatron-Core; ``launch``: its place."""
+def check_software(stack: "StackSpec", launch: "MegatronArgs") -> None:
+    """Raise ``InputError`` if the stack is not that of a launch; typed options of Megatron-LM go with any stack."""
+    from pipette_opt.read.stack import read_stack
     from pipette_opt.specs.stack import ON_MEGATRON_CORE
 
-    if stack.family not in ON_MEGATRON_CORE:
-        problem = f"is a launch of Megatron-LM, but the software is {stack.name}"
-        raise InputError(launch, f"{problem}; choose --software megatron-core or megatron-core-tuned.")
+    problem = f"is a launch of {launch.framework}, but the software is {stack.name}"
+    if launch.software:
+        if stack.family != read_stack(launch.software).family:
+            raise InputError(launch.where, f"{problem}; choose --software {launch.software}.")
+    elif is_file(launch.where) and stack.family not in ON_MEGATRON_CORE:
+        raise InputError(launch.where, f"{problem}; choose --software megatron-core or megatron-core-tuned.")
 
 
 def _example(options: JobOptions) -> "Example | None":

@@ -1,12 +1,16 @@
 """Search space of a job, with the dimensions that options pin."""
 
 import functools
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace, with_known
+from pipette_opt.candidates.pins import given_text
 from pipette_opt.job.read import Job
 from pipette_opt.options.description import SpaceOptions, fields_of
+from pipette_opt.options.names import option_name
 
 
 def search_space(job: Job, options: SpaceOptions, base: SearchSpace | None = None) -> SearchSpace:
@@ -28,12 +32,33 @@ def search_space(job: Job, options: SpaceOptions, base: SearchSpace | None = Non
         for name, field in fields_of(SpaceOptions).items()
         if (value := getattr(options, name)) != field.default
     }
+    given |= _of_framework(job, given)
     _check_expert_sizes(job, options)
     if base is None:
-        space = SearchSpace(num_gpus=job.num_gpus, tp_comm_overlap=job.tp_comm_overlap, **given)
+        space = SearchSpace(**{"num_gpus": job.num_gpus, "tp_comm_overlap": job.tp_comm_overlap} | given)
     else:
         space = replace(base, num_gpus=job.num_gpus if base.num_gpus is None else base.num_gpus, **given)
     return functools.reduce(with_known, job.measured_configs, space)
+
+
+def _of_framework(job: Job, given: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return the pins of what a framework can express, where options pin nothing.
+
+    Raises ``InputError`` for an option with a value that the framework cannot express.
+    """
+    found: dict[str, Any] = dict(job.can_run)
+    for name, value in given.items():
+        allowed = found.pop(name, value)
+        values = value if isinstance(value, tuple) else (value,)
+        wrong = [each for each in values if each not in (allowed if isinstance(allowed, tuple) else (allowed,))]
+        if wrong:
+            can = f"it can have {given_text(allowed)}"
+            raise InputError(
+                option_name(name), f"has {given_text(tuple(wrong))}, which {job.framework} cannot run; {can}."
+            )
+    found.pop("offload", None)  # by default a search tries none beside the job's own
+    return found
 
 
 def _check_expert_sizes(job: Job, options: SpaceOptions) -> None:

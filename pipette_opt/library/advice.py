@@ -13,14 +13,17 @@ from pipette_opt.read.megatron_options import option_values
 from pipette_opt.read.model_words import model_options, options_of
 from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import Instance
+from pipette_opt.specs.stack import ON_MEGATRON_CORE
 
 
 def lawful(paying: Sequence[PayingOption], instance: Instance, config: ParallelConfig) -> tuple[PayingOption, ...]:
     """
     Return the options that Megatron accepts in a launch; see :mod:`~pipette_opt.read.megatron_conflicts`.
 
-    All options, if Megatron's options cannot express the launch.
+    All options, if Megatron's options cannot express the launch; none for software that is not on Megatron-Core.
     """
+    if instance.stack.family not in ON_MEGATRON_CORE:
+        return ()
     try:
         ours = _options(instance, config)
     except InputError:

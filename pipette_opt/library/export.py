@@ -10,7 +10,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.export.folder import write_folder
 from pipette_opt.export.hosts import hosts_are_named, unnamed_note
 from pipette_opt.export.launch_options import ExportOptions
-from pipette_opt.export.script_changes import Change, script_changes
+from pipette_opt.export.script_changes import Change, launch_changes
 from pipette_opt.export.targets import export as files_of
 from pipette_opt.job.inputs import check_inputs
 from pipette_opt.job.models import check_job_of_plan
@@ -113,12 +113,13 @@ def _changes(plan: Plan, script: str, target: str, env: Sequence[str] | None) ->
     from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.read.scripts import script_environment
 
-    if target != "megatron":
-        raise InputError("--launch", f"needs --format megatron, got --format {target}.")
     given = read_megatron_args(script, "--launch", script_environment(env))
+    wanted = given.module or "megatron"
+    if target != wanted:
+        raise InputError("--launch", f"is a launch of {given.framework}, which needs --format {wanted}, got {target}.")
     check_job_of_plan(plan, given)
     try:
         today = given.parallel_config(sum(plan.config.layers_per_stage), plan.config.world_size)
     except InputError:  # it is for another number of GPUs, or of layers: options are compared as they are written
         today = None
-    return tuple(script_changes(plan, given.written, given.lines, today=today)), given.where
+    return tuple(launch_changes(plan, given, today=today)), given.where

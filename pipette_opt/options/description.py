@@ -102,8 +102,9 @@ class JobOptions:
     launch: Annotated[
         str | None,
         Option(
-            help="Launch that runs today: a script, a folder that export wrote, a file of options, or Megatron "
-            "arguments. What it sets need not be given: model, batch, sequence length, precision."
+            help="Launch that runs today: a script, a folder that export wrote, a settings file (torchtitan, "
+            "DeepSpeed, Accelerate), or Megatron arguments. What it sets need not be given: model, batch, sequence "
+            "length, precision."
         ),
     ] = None
     host_order: Annotated[
@@ -162,6 +163,15 @@ class JobOptions:
             "Software that trains: megatron-core, megatron-core-tuned (as in NVIDIA's performance recipes), torchtitan "
             "(FSDP2), deepspeed, internevo or nanotron; or a stack of your software, a file from `calibrate`. "
             "[default: megatron-core]"
+        ),
+    ] = None
+    framework: Annotated[
+        str | None,
+        _software(
+            "Framework that is to run the plan: only plans that it can express are searched, and its software prices "
+            "them.",
+            panel="The search space",
+            words=("accelerate", "deepspeed", "megatron", "nemo", "torchtitan"),
         ),
     ] = None
     measured_runs: Annotated[

@@ -46,8 +46,8 @@ MAX_HINTS = 3
 _OF_OTHER = {other: name for name, others in OTHER_NAMES.items() for other in others}
 
 
-OWN_NAMES: Mapping[str, str] = MappingProxyType({"measured_runs": "--measured"})
-"""Options that are not named like their field: ``measured`` is a section of a job file."""
+OWN_NAMES: Mapping[str, str] = MappingProxyType({"measured_runs": "--measured", "framework": "--for"})
+"""Options that are not named like their field: ``measured`` is a section of a job file, ``for`` a word of Python."""
 
 
 def option_name(field: str) -> str:

@@ -141,7 +141,7 @@ def host_tiles(config: ParallelConfig, gpus_per_node: int, launcher: Launcher) -
         pp_first = (replicas == 1 or stages == pp) and orders_agree
         order = "tp-cp-ep-dp-pp" if dp_first or not pp_first else "tp-cp-ep-pp-dp"
         contiguous = dp_first or pp_first
-        if contiguous or launcher != "torchrun":
+        if launcher in ("slurm", "mpi") or (dp_first if launcher == "replicas-first" else contiguous):
             yield HostTile(
                 stages=stages,
                 replicas=replicas,

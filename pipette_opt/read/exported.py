@@ -28,6 +28,8 @@ _READS_ARGUMENTS = re.compile(r'^source "\$\{ARGUMENTS:-\./megatron_args\.sh\}"$
 _HOLDS_ARGUMENTS = re.compile(r"^NODE_RANK=\$\{1:\?the rank of this node is missing\}$", re.MULTILINE)
 _OF_RANKS = {name: re.compile(rf"^{name}=\(\n(.*?)^\)", re.MULTILINE | re.DOTALL) for name in ("HOSTS", "LOCAL_RANKS")}
 _ARRAY = re.compile(r"^MEGATRON_ARGS=\(\n(.*?)^\)", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"^exec ((?:torchrun|accelerate|deepspeed) .*)", re.MULTILINE | re.DOTALL)
+_DEGREES = re.compile(r"^DEGREES=\(\n(.*?)^\)", re.MULTILINE | re.DOTALL)
 _RANKS = re.compile(r"^(?:export WORLD_SIZE=|mpirun -np )([0-9]+)\b", re.MULTILINE)
 _RANKS_OF_NODES = re.compile(r"^exec torchrun --nnodes ([0-9]+) --nproc-per-node ([0-9]+) ", re.MULTILINE)
 
@@ -68,6 +70,8 @@ def exported_launch(path: Path, text: str) -> str:
         if not is_file(beside):
             raise InputError(str(path), f"reads its arguments from {ARGUMENTS}, which is not beside it; put it there.")
         found = _ARRAY.search(read_text(beside, keep_line_ends=True))
+    elif (command := _COMMAND.search(text)) and not _ARRAY.search(text):
+        return _of_framework(command[1], text)
     elif _HOLDS_ARGUMENTS.search(text) or path.name == OVERRIDES:
         found = _ARRAY.search(text)
     else:
@@ -76,6 +80,24 @@ def exported_launch(path: Path, text: str) -> str:
         raise InputError(str(path), "has no array MEGATRON_ARGS; export the plan again.")
     lines = [line.strip() for line in found[1].splitlines()]
     return " \\\n".join([_starter(text), *(line for line in lines if line and not line.startswith("#"))])
+
+
+def _of_framework(command: str, text: str) -> str:
+    """Return the command of an exported script of another framework, with names in place of its variables."""
+    degrees = _DEGREES.search(text)
+    words = {
+        '"$SCRIPT"': "pretrain_gpt.py",
+        '"$@" --': "train.py --",
+        '"$@"': "",
+        '"${DEGREES[@]}"': "" if degrees is None else " ".join(degrees[1].split()),
+        '"$NODE_RANK"': "0",
+        '"$MASTER_ADDR"': "localhost",
+        '"$MASTER_PORT"': "29500",
+        '"$(IFS=@; echo "${CHOSEN[*]}")"': "localhost",
+    }
+    for variable, word in words.items():
+        command = command.replace(variable, word)
+    return command
 
 
 def exported_ranks(path: Path, text: str) -> tuple[tuple[str, int], ...]:

@@ -31,7 +31,11 @@ class Framework:
     common
         Whether launches of other frameworks have its options and keys, too.
     read
-        Whether its launches are read here.
+        Whether its launches are read here, as options of Megatron-LM.
+    reader
+        Module of :mod:`pipette_opt.frameworks` that reads its launches; empty if none does.
+    in_python
+        Whether its settings files are programs in Python.
     overrides
         Whether its launches override fields of megatron-core, and are read if they leave nothing open that sizes a job.
     hint
@@ -47,6 +51,8 @@ class Framework:
     launchers: str = ""
     common: bool = False
     read: bool = False
+    reader: str = ""
+    in_python: bool = False
     overrides: bool = False
     hint: str = ""
 

@@ -49,6 +49,12 @@ def foreign_launch(
     return InputError(place, f"{problem} {MODEL_INSTEAD if of_model else way_on(settings)}")
 
 
+def framework_with_reader(words: Sequence[str], launch: Launch | None) -> Framework | None:
+    """Return the framework of a launch if a module reads its launches; ``None`` for all other launches."""
+    found = _framework(words, launch)
+    return None if found is None or not found[0].reader else found[0]
+
+
 def overrides_recipe(words: Sequence[str], launch: Launch | None) -> bool:
     """Return whether a launch overrides all fields of a recipe that size a job, and is read in Megatron's options."""
     found = _framework(words, launch)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import is_file, is_folder
@@ -11,15 +11,18 @@ from pipette_opt.base.types import Precision, RankOrder, RecomputeGranularity, R
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.config import SHARDING_STRATEGIES
 from pipette_opt.parallel.recompute import CORE, modules_in_order
+from pipette_opt.read.even_parts import EvenParts
 from pipette_opt.read.exported import exported_launch, exported_ranks, launch_in
 from pipette_opt.read.files import read_text
+from pipette_opt.read.foreign import Source, launch_fields
 from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.launches import Launch, launch_of, may_train
 from pipette_opt.read.megatron_conflicts import check_conflicts, derived_options
 from pipette_opt.read.megatron_layers import stage_bounds
 from pipette_opt.read.megatron_model import model_of_options, names_vocabulary
-from pipette_opt.read.megatron_options import given_options
+from pipette_opt.read.megatron_options import options_in
 from pipette_opt.read.megatron_training import gradients_in_fp32, training_fields
+from pipette_opt.read.megatron_words import Words, read_words
 from pipette_opt.read.pipeline_layout import layers_of_layout
 from pipette_opt.read.settings_files import is_recipe
 from pipette_opt.read.tokenizers import tokenizer_of
@@ -80,6 +83,28 @@ class MegatronArgs:
         JSON and a script that ``export`` wrote.
     ranks
         Host and GPU of each rank, by the files of a launch that ``export`` wrote; empty if unknown.
+    framework
+        Framework of the launch.
+    software
+        Stack that prices another framework's launch; empty for one of Megatron-LM.
+    model_name
+        Preset that another framework's launch trains; empty if it names none that is known.
+    module
+        Module of :mod:`pipette_opt.frameworks` that writes plans for the framework; empty for Megatron-LM.
+    space
+        Fields of a search space with the values that the framework can run; empty for Megatron-LM.
+    settings
+        Settings of another framework's launch, by the names that its module writes.
+    replica_batch_size
+        Sequences of each replica in an iteration, for a launch that gives them in place of the global batch.
+    data_parallel_size
+        Data-parallel size; ``None`` for the GPUs that the other degrees leave.
+    num_processes
+        Processes that another framework's launch starts; ``None`` if it does not say.
+    even_parts
+        Rule that divides the layers into chunks, for a framework that has one; ``None`` for Megatron-Core's rules.
+    recompute_every
+        Distance between layers that are recomputed whole; ``None`` if ``recompute_granularity`` says all.
     """
 
     where: str
@@ -126,6 +151,24 @@ class MegatronArgs:
     text: str = field(default="", repr=False)
     lines: str = field(default="", repr=False)
     ranks: tuple[tuple[str, int], ...] = field(default=(), repr=False)
+    framework: str = "Megatron-LM"
+    software: str = ""
+    model_name: str = ""
+    module: str = ""
+    space: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    replica_batch_size: int | None = None
+    data_parallel_size: int | None = None
+    num_processes: int | None = None
+    even_parts: EvenParts | None = None
+    recompute_every: int | None = None
+
+    def batch_on(self, num_gpus: int) -> int | None:
+        """Return the global batch size on ``num_gpus`` GPUs; ``None`` if the launch gives no batch."""
+        if self.global_batch_size is not None or self.replica_batch_size is None:
+            return self.global_batch_size
+        degrees = self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+        return self.replica_batch_size * max(num_gpus // degrees, 1)
 
     def training(self, base: TrainingSpec) -> TrainingSpec:
         """
@@ -154,10 +197,18 @@ class MegatronArgs:
 
         Megatron has no default micro-batch size; a missing size counts as one sequence.
         """
+        if self.even_parts is not None:
+            return self._divided(num_layers).parallel_config(num_layers, num_gpus)
         pp, ranks = self.pipeline_model_parallel_size, self.context_parallel_size * self.tensor_model_parallel_size
         if num_gpus % (ranks * pp):
             problem = f"tensor x context x pipeline = {ranks * pp} must divide the {num_gpus} GPUs."
             raise InputError(self.where, problem)
+        if self.num_processes not in (None, num_gpus):
+            problem = f"starts {self.num_processes} processes, but the job has {num_gpus} GPUs"
+            raise InputError(self.where, f"{problem}; --num-gpus {self.num_processes} makes them equal.")
+        if self.data_parallel_size not in (None, num_gpus // (ranks * pp)):
+            degrees = f"tensor x context x pipeline x data = {ranks * pp} x {self.data_parallel_size}"
+            raise InputError(self.where, f"{degrees} must be the {num_gpus} GPUs of the job; --num-gpus sets them.")
         layers, chunks = self.layers_per_stage(num_layers), self._num_chunks(num_layers)
         groups = self.num_distributed_optimizer_instances
         replicas = num_gpus // (ranks * pp) * self.context_parallel_size
@@ -180,7 +231,7 @@ class MegatronArgs:
                 sequence_parallel=self.sequence_parallel and self.tensor_model_parallel_size > 1,
                 recompute_granularity=self.recompute_granularity,
                 recompute_method=self.recompute_method,
-                recompute_num_layers=self.recompute_num_layers,
+                recompute_num_layers=self._recomputed_layers(layers, chunks),
                 recompute_modules=self.recompute_modules,
                 expert_tensor_parallel_size=self.expert_tensor_parallel_size,
                 use_distributed_optimizer=shares,
@@ -196,6 +247,20 @@ class MegatronArgs:
             raise
         except ValueError as error:
             raise InputError(self.where, str(error)) from None
+
+    def _divided(self, num_layers: int) -> "MegatronArgs":
+        """Return the launch with the layout that its rule gives."""
+        rule = cast(EvenParts, self.even_parts)
+        try:
+            layout = rule.layout(num_layers, self.pipeline_model_parallel_size)
+        except ValueError as error:
+            raise InputError(self.where, str(error)) from None
+        return replace(self, pipeline_layout=layout, even_parts=None)
+
+    def _recomputed_layers(self, layers: tuple[int, ...], chunks: int | None) -> int:
+        if self.recompute_every is None:
+            return self.recompute_num_layers
+        return max(-(-max(layers) // (chunks or 1)) // self.recompute_every, 1)
 
     def _fully_sharded(self, replicas: int) -> bool:
         """Return whether ``replicas`` replicas shard gradients (ZeRO 2 or 3), sent in every micro-batch."""
@@ -339,7 +404,7 @@ def model_of_arguments(
 
     Unsupported options of training are ignored.
     """
-    options = given_options(text, where, environment, of_model=True)
+    options = options_in(read_words(text, where, environment, of_model=True), where, of_model=True)
     given = derived_options(_with_vocabulary(options.values, vocab_size, where))
     check_conflicts(given, where, of_model=True)
     if "num_layers" not in given:
@@ -374,7 +439,10 @@ def parse_megatron_args(
     are not modelled are listed in ``not_modelled``. Options that cannot be predicted raise ``InputError``. In a file
     that ``export`` wrote, the job counts, not its trial run.
     """
-    options = given_options(text, where, environment, as_launch=as_launch)
+    words = read_words(text, where, environment)
+    if words.source is not None:
+        return _of_framework(words, words.source, where, text)
+    options = options_in(words, where, as_launch=as_launch)
     given = derived_options(_with_vocabulary(options.values, vocab_size, where))
     check_conflicts(given, where)
     model = model_of_options(given, where, name) if "num_layers" in given and names_vocabulary(given) else None
@@ -415,6 +483,16 @@ def parse_megatron_args(
         are_overrides=options.are_overrides,
         **simple,
     )
+
+
+def _of_framework(words: Words, source: Source, where: str, text: str) -> MegatronArgs:
+    """Return the launch of another framework, as the framework's module reads it."""
+    found = dict(launch_fields(source))
+    notes = (*words.notes, *found.pop("notes", ()))
+    started = None if source.launch is None else source.launch.num_processes
+    known: dict[str, Any] = {"where": where, "model": None, "framework": source.framework.name, "text": text}
+    found["num_processes"] = found.get("num_processes") or started
+    return MegatronArgs(**{**known, **found, "notes": notes})
 
 
 def _precision(given: Mapping[str, Any]) -> Precision | None:

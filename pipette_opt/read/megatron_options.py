@@ -43,21 +43,17 @@ class GivenOptions:
     are_overrides: bool = False
 
 
-def given_options(
-    text: str,
-    where: str,
-    environment: Mapping[str, str] | None = None,
-    *,
-    of_model: bool = False,
-    as_launch: bool = False,
-) -> GivenOptions:
+def given_options(text: str, where: str, environment: Mapping[str, str] | None = None) -> GivenOptions:
+    """Return all options of a command line, a launch script or a log; see :func:`options_in`."""
+    return options_in(read_words(text, where, environment), where)
+
+
+def options_in(words: Words, where: str, *, of_model: bool = False, as_launch: bool = False) -> GivenOptions:
     """
-    Return all options of a command line, a launch script or a log.
+    Return all options among the words of a command line, a launch script or a log.
 
     Parameters
     ----------
-    environment
-        Environment variables at the start of a script.
     of_model
         Whether the options only describe a model, so that unsupported training options are accepted.
     as_launch
@@ -69,7 +65,6 @@ def given_options(
         If there is no option, if a value is missing or wrong, if an option seems misspelt, or if an option is
         unsupported.
     """
-    words = read_words(text, where, environment, of_model=of_model)
     errors = Errors()
     values, unknown = _written(words, where, errors)
     wrong = [name for name in unknown if errors.fails(_check_alias, name, values, where)]

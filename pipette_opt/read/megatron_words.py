@@ -3,11 +3,15 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.files import is_file
+from pipette_opt.read.foreign import Source
+from pipette_opt.read.frameworks import Framework
 from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, file_kinds, kind_of, looks_like
-from pipette_opt.read.launch_evidence import foreign_launch, overrides_recipe
+from pipette_opt.read.launch_evidence import foreign_launch, framework_with_reader, overrides_recipe
 from pipette_opt.read.launch_file import is_launch, read_launch
 from pipette_opt.read.launchers import known_launchers
 from pipette_opt.read.launches import Launch, may_train
@@ -48,6 +52,8 @@ class Words:
         Whether the words override fields of a recipe, which sets the others.
     remarks
         Notes on the overrides.
+    source
+        Launch of a framework with a reader of its own; ``None`` for Megatron-LM.
     """
 
     words: tuple[str, ...]
@@ -55,6 +61,7 @@ class Words:
     are_printed: bool = False
     are_overrides: bool = False
     remarks: tuple[str, ...] = ()
+    source: Source | None = None
 
     @property
     def launch(self) -> Launch | None:
@@ -127,14 +134,33 @@ def read_words(
     """
     if not text.strip():
         raise InputError(where, "is empty.")
-    found = _words_of(text, where, environment, arguments, of_model)
-    foreign = foreign_launch(found.words, found.launch, found.place(where), of_model=of_model)
+    is_whole = not of_any_framework and not of_model
+    found = _words_of(text, where, environment, arguments, of_model=of_model, is_whole=is_whole)
+    framework = found.source.framework if found.source else framework_with_reader(found.words, found.launch)
+    foreign = (
+        None
+        if framework and is_whole
+        else foreign_launch(found.words, found.launch, found.place(where), of_model=of_model)
+    )
     if foreign is not None and not of_any_framework:
         raise foreign
     if found.script is not None:
         _check_script(found.script, where)
+    if framework is not None and is_whole:
+        return found if found.source else _of_framework(found, framework, where)
     is_recipe = not of_any_framework and overrides_recipe(found.words, found.launch)
     return _in_options(found, where) if is_recipe else found
+
+
+def _of_framework(words: Words, framework: Framework, where: str) -> Words:
+    """Return the words of a launch of a framework with a reader, none of which may be known only when it runs."""
+    if words.script is not None:
+        words.script.require_known(where)
+    folder = Path(where).parent if is_file(where) else Path()
+    source = Source(
+        framework=framework, where=words.place(where), words=words.words, launch=words.launch, folder=folder
+    )
+    return replace(words, source=source)
 
 
 def _in_options(words: Words, where: str) -> Words:
@@ -149,7 +175,13 @@ def _in_options(words: Words, where: str) -> Words:
 
 
 def _words_of(
-    text: str, where: str, environment: Mapping[str, str] | None, arguments: Sequence[str], of_model: bool
+    text: str,
+    where: str,
+    environment: Mapping[str, str] | None,
+    arguments: Sequence[str],
+    *,
+    of_model: bool,
+    is_whole: bool,
 ) -> Words:
     """Return the words of a text by its format, which its parser decides; bash reads what no other parser does."""
     if is_launch(text):
@@ -170,9 +202,12 @@ def _words_of(
     if file is None and kind is not None and kind.is_log:
         raise InputError(where, f"is no launch.{looks_like(text)}")
     if file is not None:
+        if file.framework is not None and is_whole:
+            folder = Path(where).parent if is_file(where) else Path()
+            return Words(words=(), source=Source(framework=file.framework, where=where, file=file, folder=folder))
         if not file.is_recipe:
-            raise file.refusal(where, of_model=of_model)
-        return Words(words=tuple(file.words(where)))
+            raise file.refusal(of_model=of_model)
+        return Words(words=tuple(file.words()))
     try:
         script = read_script(text, where, environment=environment, arguments=arguments)
     except InputError as error:

@@ -124,7 +124,7 @@ def _read_model_file(path: Path, environment: Environment) -> ModelSpec:
     if path.suffix.lower() in (".yaml", ".yml"):
         file = settings_file(text, str(path))
         if file is not None and file.is_foreign:
-            raise file.refusal(str(path), of_model=True)
+            raise file.refusal(of_model=True)
         if file is None or not file.is_recipe:
             return read_architecture(path)
     text = exported_launch(path, text)

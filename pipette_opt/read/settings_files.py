@@ -24,7 +24,7 @@ from pipette_opt.read.kinds_of_files import (
 )
 from pipette_opt.read.megatron_table import megatron_options
 from pipette_opt.read.shell.limits import MAX_SCRIPT_CHARACTERS
-from pipette_opt.read.sizing_words import MODEL_INSTEAD, Setting, way_on
+from pipette_opt.read.sizing_words import MODEL_INSTEAD, Given, Setting, way_on
 
 RECIPE_KEYS = ("ARGS", "MODEL_ARGS")
 """Keys of a recipe of Megatron-LM in YAML whose map holds its options."""
@@ -56,6 +56,7 @@ class SettingsFile:
         Dotted names that a program imports.
     """
 
+    where: str
     text: str
     language: str
     content: Any = None
@@ -79,7 +80,7 @@ class SettingsFile:
         """Return the frameworks that a single key tells, a key that files of no other framework have."""
         return [(framework, marks) for framework, marks in self._frameworks() if not marks[1:] and not framework.common]
 
-    def words(self, where: str) -> list[str]:
+    def words(self) -> list[str]:
         """
         Return the command line that sets the options of a recipe of Megatron-LM.
 
@@ -92,10 +93,10 @@ class SettingsFile:
             options = self.content.get(key) or {}
             if not isinstance(options, Mapping):
                 problem = f"{key} must be a map of options, such as tensor_model_parallel_size: 8."
-                raise InputError(self._place(where, key), problem)
+                raise InputError(self.place(key), problem)
             for name, value in options.items():
                 option = f"--{str(name).removeprefix('--').replace('_', '-')}"
-                place = self._place(where, str(name))
+                place = self.place(str(name))
                 if not isinstance(name, str) or not _NAME.fullmatch(name):
                     errors.append(InputError(place, f"{key} has {shown(name)}, which is no option's name."))
                 elif isinstance(value, Mapping) or any(isinstance(each, Mapping | list) for each in _listed(value)):
@@ -108,15 +109,27 @@ class SettingsFile:
         if errors:
             raise together(errors)
         if not words:
-            raise InputError(where, f"has no option under {' or '.join(RECIPE_KEYS)}.")
+            raise InputError(self.where, f"has no option under {' or '.join(RECIPE_KEYS)}.")
         return words
+
+    def given(self) -> dict[str, Given]:
+        """Return the values of a map by dotted names, each with its line; a list is one value."""
+        return {name: Given(value, self.place(name.rpartition(".")[2])) for name, value in _flat(self.content, "")}
+
+    @property
+    def framework(self) -> Framework | None:
+        """Framework with a reader whose file it is; ``None`` for files of others, and of several frameworks."""
+        known = self._frameworks()
+        if not known or len(self._distinct()) > 1 or (self.language == "Python" and not known[0][0].in_python):
+            return None
+        return known[0][0] if known[0][0].reader else None
 
     @property
     def is_foreign(self) -> bool:
         """Return whether the file is a framework's whose launches are not read here."""
         return not self.is_recipe and any(not framework.read for framework, _ in self._frameworks())
 
-    def refusal(self, where: str, *, of_model: bool = False) -> InputError:
+    def refusal(self, *, of_model: bool = False) -> InputError:
         """Return the error that says what the file is, where, and what to give in its place: a launch, or a model."""
         way = MODEL_INSTEAD if of_model else way_on(self.settings)
         program = self.language == "Python"
@@ -124,7 +137,7 @@ class SettingsFile:
         if len(several) > 1:
             names = [f"{framework.name} ({', '.join(marks)})" for framework, marks in several]
             problem = f"is {self.language} with settings of {' and of '.join(names)}; give those of one framework."
-            return InputError(self._place(where, several[1][1][0]), problem)
+            return InputError(self.place(several[1][1][0]), problem)
         foreign = next((found for found in self._frameworks() if not found[0].read), None)
         if foreign is not None:
             framework, marks = foreign
@@ -132,22 +145,22 @@ class SettingsFile:
             file = f"a {'program' if program else 'settings file'} of {framework.name} ({self.language}; {by})"
             hint = f" {framework.hint}" if framework.hint else ""
             problem = f"is {file}, which is not read here.{hint} {way}"
-            return InputError(self._place(where, marks[0]), problem)
+            return InputError(self.place(marks[0]), problem)
         if program:
             problem = "is a program in Python, not its launch; give the command or the script that starts it."
-            return InputError(where, f"{problem} {way}")
+            return InputError(self.where, f"{problem} {way}")
         kind = looks_like(self.text, but=(LAUNCH_SCRIPT, TYPED_ARGUMENTS))
         if kind and self.language != "TOML":
-            return InputError(where, f"is {self.language}, not a launch.{kind}")
+            return InputError(self.where, f"is {self.language}, not a launch.{kind}")
         problem = f"is {self.language} with settings of no framework that is known here. {way}"
-        return InputError(where, problem)
+        return InputError(self.where, problem)
 
-    def _place(self, where: str, key: str) -> str:
+    def place(self, key: str) -> str:
         """Return a place for an error, with the line of a key or an imported package if it is found."""
         is_program = self.language == "Python"
         pattern = rf"^[ \t]*(?:import|from)[ \t]+{re.escape(key)}\b" if is_program else key_pattern(key)
         found = re.search(pattern, self.text, re.MULTILINE)
-        return where if found is None else f"{where}, line {self.text.count(chr(10), 0, found.end()) + 1}"
+        return self.where if found is None else f"{self.where}, line {self.text.count(chr(10), 0, found.end()) + 1}"
 
 
 def settings_file(text: str, where: str) -> SettingsFile | None:
@@ -174,11 +187,11 @@ def settings_file(text: str, where: str) -> SettingsFile | None:
         if found is not None:
             return found
     if suffix == "json" or (_JSON_START.match(first) and suffix not in ("yaml", "yml")):
-        return _of_content(text, "JSON", parse_json(text, where))
+        return _of_content(text, where, "JSON", parse_json(text, where))
     if suffix == "toml" or _is_toml(text, first):
         return _toml(text, where)
     if suffix in ("yaml", "yml") or _YAML_START.match(first):
-        return _of_content(text, "YAML", _yaml(text, where))
+        return _of_content(text, where, "YAML", _yaml(text, where))
     return None
 
 
@@ -198,7 +211,7 @@ def _is_toml(text: str, first: str) -> bool:
 
 def _toml(text: str, where: str) -> SettingsFile:
     try:
-        return _of_content(text, "TOML", tomllib.loads(text))
+        return _of_content(text, where, "TOML", tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         problem = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "too deep"
         hint = looks_like(text)
@@ -212,8 +225,9 @@ def _yaml(text: str, where: str) -> Any:
         raise InputError(error.where, f"{error.problem}{looks_like(text, but=(MEGATRON_RECIPE,))}") from None
 
 
-def _of_content(text: str, language: str, content: Any) -> SettingsFile:
-    return SettingsFile(text=text, language=language, content=content, settings=tuple(_settings("", content)))
+def _of_content(text: str, where: str, language: str, content: Any) -> SettingsFile:
+    settings = tuple(_settings("", content))
+    return SettingsFile(where=where, text=text, language=language, content=content, settings=settings)
 
 
 def _settings(prefix: str, value: Any) -> Iterator[Setting]:
@@ -227,6 +241,14 @@ def _settings(prefix: str, value: Any) -> Iterator[Setting]:
                 yield from _settings(prefix, each)
     elif prefix:
         yield Setting(prefix, "" if value is None else str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def _flat(content: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(content, Mapping) and content:
+        for key, value in content.items():
+            yield from _flat(value, f"{name}.{key}" if name else str(key))
+    elif name:
+        yield name, content
 
 
 def _keys(value: Any) -> Iterator[str]:
@@ -270,7 +292,7 @@ def _python(text: str, where: str, *, is_sure: bool) -> SettingsFile | None:
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and isinstance(key.value, str):
                     settings += _literal(key.value, value)
-    return SettingsFile(text=text, language="Python", settings=tuple(settings), packages=tuple(packages))
+    return SettingsFile(where=where, text=text, language="Python", settings=tuple(settings), packages=tuple(packages))
 
 
 def _literal(name: str, value: ast.expr | None) -> list[Setting]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipette_opt.base.errors import shown
 from pipette_opt.base.shipped import shipped_path
@@ -45,6 +45,13 @@ class Setting(NamedTuple):
             return self.name
         between = " " if self.name.startswith("--") else "="
         return f"{self.name}{between}{shown(self.value).strip(chr(39))}"
+
+
+class Given(NamedTuple):
+    """Value of a setting, a text of a command line (``None`` without one) or a value of a file; and its place."""
+
+    value: Any
+    where: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

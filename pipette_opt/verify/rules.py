@@ -83,7 +83,7 @@ def torchrun_ranks_contiguous(instance: Instance, plan: Plan) -> Iterator[str]:
 
     If links of single GPUs are known, GPUs may be in any order, which ``CUDA_VISIBLE_DEVICES`` sets.
     """
-    if plan.launcher != "torchrun":
+    if plan.launcher in ("slurm", "mpi"):
         return
     nodes = [int(node) for node in plan.placement.node]
     per_host = Counter(nodes)

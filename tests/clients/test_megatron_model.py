@@ -10,7 +10,7 @@ import pytest
 from clients_here import require_at_collection
 from factories import LLAMA_8B, TINY, make_cluster, make_config, make_job, plan_of
 
-from pipette_opt.export.formats.nemo import overrides
+from pipette_opt.frameworks.nemo import overrides
 from pipette_opt.specs import ModelSpec, YarnScaling
 
 require_at_collection("megatron.core")

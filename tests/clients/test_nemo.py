@@ -13,9 +13,9 @@ import yaml
 from asking import ask, installed_file
 from factories import llama_plan
 
-from pipette_opt.export.formats.nemo import RECIPE_PRECISION, hydra_words, overrides
 from pipette_opt.export.megatron import TRIAL_ITERATIONS
 from pipette_opt.export.targets import export
+from pipette_opt.frameworks.nemo import RECIPE_PRECISION, hydra_words, overrides
 
 pytestmark = pytest.mark.client("megatron.core", "hydra", "omegaconf")
 

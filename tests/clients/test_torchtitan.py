@@ -9,8 +9,8 @@ import pytest
 from asking import BARE, ask, installed_file
 from factories import llama_plan
 
-from pipette_opt.export.formats.torchtitan import LLAMA_3_FLAVORS, Shape, module_names
 from pipette_opt.export.targets import export
+from pipette_opt.frameworks.torchtitan import LLAMA_3_FLAVORS, Shape, module_names
 
 pytestmark = pytest.mark.client("torchtitan", "tyro")
 

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.export.formats.nemo import _Dumper, hydra_words
+from pipette_opt.frameworks.nemo import _Dumper, hydra_words
 
 READ_BACK = (
     "null",

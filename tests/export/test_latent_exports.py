@@ -5,8 +5,8 @@ from typing import Any
 
 from factories import make_cluster, make_config, make_job, plan_of
 
-from pipette_opt.export.formats.nemo import hydra_words, overrides
 from pipette_opt.export.megatron import builder_notes
+from pipette_opt.frameworks.nemo import hydra_words, overrides
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import ModelSpec

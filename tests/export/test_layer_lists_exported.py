@@ -6,8 +6,8 @@ import pytest
 from factories import LLAMA_8B, make_cluster, make_config, make_job, plan_of
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.export.formats.nemo import hydra_words, overrides
 from pipette_opt.export.megatron import builder_notes, megatron_options
+from pipette_opt.frameworks.nemo import hydra_words, overrides
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.model import read_model

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli.app import app
 from pipette_opt.export.checks import expert_tensor_size
-from pipette_opt.export.formats.nemo import hydra_words, overrides
 from pipette_opt.export.launch_options import ExportOptions
 from pipette_opt.export.megatron import megatron_options
 from pipette_opt.export.recorded import SOLVE_OPTIONS, refuse_unwritten
 from pipette_opt.export.targets import export
+from pipette_opt.frameworks.nemo import hydra_words, overrides
 from pipette_opt.parallel import ParallelConfig, RankGrid
 from pipette_opt.plans.plan import Plan
 

@@ -10,9 +10,9 @@ from factories import LLAMA_8B, llama_plan, make_cluster, make_config, make_job,
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.folder import write_folder
-from pipette_opt.export.formats.nemo import hydra_words, overrides
 from pipette_opt.export.megatron import megatron_arguments
 from pipette_opt.export.targets import export
+from pipette_opt.frameworks.nemo import hydra_words, overrides
 from pipette_opt.job.launch import legal_config
 from pipette_opt.job.models import check_one_model
 from pipette_opt.job.read import Job

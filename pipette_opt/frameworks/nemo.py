@@ -13,6 +13,7 @@ Names are those of ``ConfigContainer`` (megatron-bridge 0.3.1, ``megatron/bridge
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -32,6 +33,20 @@ from pipette_opt.read.model_words import attention_variant, barred_pattern, chec
 from pipette_opt.read.recipe_overrides import RECIPE_PRECISION
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
 from pipette_opt.specs.user_buffers import has_user_buffers
+
+SOFTWARE = "megatron-core"
+
+LAUNCHER = None
+"""Launcher that Megatron-Bridge needs: any."""
+
+SPACE: Mapping[str, Any] = MappingProxyType(
+    {
+        "data_parallel_sharding_strategy": ("optim",),
+        "num_distributed_optimizer_instances": (1,),
+        "offload": (None,),
+    }
+)
+"""Fields of a search space with the values that Megatron-Bridge can run."""
 
 TRAINING_FIELDS = (
     "precision",

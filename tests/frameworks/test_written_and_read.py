@@ -1,0 +1,98 @@
+"""What a framework's module writes is read back as the same job; every plan that it may search is written."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from factories import LLAMA_8B, make_cluster, make_config, make_job, plan_of
+
+from pipette_opt.base.errors import InputError
+from pipette_opt.candidates import enumerate_candidates
+from pipette_opt.export.folder import write_folder
+from pipette_opt.export.targets import TARGETS, export
+from pipette_opt.job.launch import as_trained, legal_config
+from pipette_opt.job.read import Job
+from pipette_opt.job.space import search_space
+from pipette_opt.options.description import JobOptions, SpaceOptions, fields_of
+from pipette_opt.parallel import ParallelConfig
+from pipette_opt.parallel.placement import host_tiles, tile_placement
+from pipette_opt.read.foreign import framework_module
+from pipette_opt.read.megatron_args import read_megatron_args
+from pipette_opt.read.stack import read_stack
+from pipette_opt.specs import Instance
+
+FRAMEWORKS = fields_of(JobOptions)["framework"].option.words
+"""Names that ``--for`` takes."""
+
+SIMPLE = make_config(tp=1, pp=1, dp=16, num_layers=32)
+
+NUM_PLANS = 40
+"""Plans of each framework that are written and read."""
+
+
+def job_of(framework: str) -> Job:
+    """A job on four hosts of four GPUs, for a framework."""
+    module = framework_module(framework)
+    given = make_job(make_cluster(4, gpus=4), LLAMA_8B, launcher=module.LAUNCHER or "slurm")
+    training = replace(given.training, global_batch_size=64, seq_length=1024)
+    instance = replace(given, training=training, stack=read_stack(module.SOFTWARE))
+    return Job(instance=instance, num_gpus=16, inputs={}, framework=framework, can_run=module.SPACE)
+
+
+def configurations(job: Job) -> list[ParallelConfig]:
+    """Configurations that the framework's search space has, drawn by a seed."""
+    found = enumerate_candidates(job.instance, search_space(job, SpaceOptions()))
+    legal = [config for config in found if config.recomputation != "block"]
+    return random.Random(job.framework).sample(legal, min(NUM_PLANS, len(legal)))
+
+
+def written(job: Job, config: ParallelConfig, folder: Path) -> None:
+    """Write the launch of a configuration on the first of its tiles."""
+    tile = next(host_tiles(config, job.instance.cluster.gpus_per_node, job.instance.launcher))
+    cells = tile.node_grid(config)
+    placement = tile_placement(config, tile, np.arange(np.prod(cells)).reshape(cells))
+    plan = replace(plan_of(job.instance, SIMPLE, (0, 1, 2, 3)), config=config, placement=placement)
+    write_folder(folder, export(plan, job.framework))
+
+
+def read_back(job: Job, folder: Path) -> tuple[Instance, ParallelConfig]:
+    """Return the job and the configuration of the launch in a folder."""
+    given = read_megatron_args(str(folder), "--launch")
+    instance = as_trained(job, given)
+    return instance, legal_config(instance, given, 16)
+
+
+@pytest.mark.search
+@pytest.mark.parametrize("framework", sorted({*FRAMEWORKS} - {"nemo"}))
+def test_plans_come_back(framework: str, tmp_path: Path) -> None:
+    """With the same configuration and training, and so with the same time and memory."""
+    job = job_of(framework)
+    found = configurations(job)
+    assert len(found) >= 5
+    for number, config in enumerate(found):
+        folder = tmp_path / str(number)
+        written(job, config, folder)
+        instance, read = read_back(job, folder)
+        overlap = config.tp_comm_overlap
+        assert replace(read, tp_comm_overlap=overlap) == config, config.label()
+        training = replace(job.instance.training, tp_comm_overlap=overlap)
+        assert replace(instance.training, other_arguments=None) == training
+
+
+def test_names_are_modules_that_write() -> None:
+    """Each name of ``--for`` is a format, and its module says what it can run."""
+    for name in FRAMEWORKS:
+        assert name in TARGETS
+        assert read_stack(framework_module(name).SOFTWARE)
+        search_space(job_of(name), SpaceOptions())
+
+
+def test_what_a_framework_cannot_run_is_refused() -> None:
+    """The option, its value, and what it can be."""
+    with pytest.raises(InputError, match=r"--recompute: has selective, which torchtitan cannot run; .* none,ops,full"):
+        search_space(job_of("torchtitan"), SpaceOptions(recompute=("selective",)))
+    with pytest.raises(InputError, match=r"--tensor-parallel: has 8, which accelerate cannot run; it can have 1\."):
+        search_space(job_of("accelerate"), SpaceOptions(tensor_parallel=(1, 8)))
+    assert search_space(job_of("torchtitan"), SpaceOptions(recompute=("full",))).recompute == ("full",)
