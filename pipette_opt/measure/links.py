@@ -19,7 +19,7 @@ from pipette_opt.base.units import MIB
 from pipette_opt.measure.tournament import rounds
 from pipette_opt.measure.world import World
 from pipette_opt.read.files import read_text
-from pipette_opt.read.link_log import LinkLog, link_line, parse_link_log
+from pipette_opt.read.link_formats.link_log import LinkLog, link_line, parse_link_log
 
 Backend = Literal["auto", "nccl", "gloo"]
 """Communication backend of torch.distributed; ``auto`` chooses by the device."""

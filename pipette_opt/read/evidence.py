@@ -1,255 +1,97 @@
-"""Evidence on the links of a cluster, collected from all measurement files, before conflicts are resolved."""
+"""Evidence on the links of a cluster: questions on the facts of all files."""
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
-import numpy as np
+from msgspec.structs import replace
 
-from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import GB, KIB, MIB, counted, listed
+from pipette_opt.base.units import listed
 from pipette_opt.options.links import Repeated
-from pipette_opt.read.gpus import recognise_gpu
 from pipette_opt.read.hosts import natural_key
-from pipette_opt.read.inside_node import InsideNode
-from pipette_opt.read.link_log import LinkLog
-from pipette_opt.read.matrices import MAX_GB_PER_S, MIN_GB_PER_S, HostMatrix, gb_text
-from pipette_opt.read.nccl_tests import (
-    KINDS,
-    WRONG_RESULTS,
-    NcclRow,
-    NcclTest,
-    host_bytes_per_s,
-    pair_bytes_per_s,
-    pair_flows,
-)
-from pipette_opt.read.pair_tests import PairTest
-from pipette_opt.read.switches import SwitchTree
+from pipette_opt.read.link_formats.switches import SwitchTree
+from pipette_opt.read.measurements import Fact, Failure, Host, InsideRate, Latency, Measurement, Note, NoteKind, Rate
 
 Pair = tuple[str, str]
 
-Run = tuple[int, Pair, int, str, int]
-"""
-Key of a test run: concurrent flows, unordered pair of hosts, campaign, kind of test, and GPUs per host.
+BothHosts = frozenset[str]
+"""Hosts of a pair without a direction."""
 
-A campaign is a folder of files, or all files that are given one by one.
-"""
-
-Outcome = Literal["measured", "crashed", "wrong"]
+F = TypeVar("F", bound=Fact)
 
 _NAMED_PAIRS = 6
 
-LARGE_BYTES = 16 * MIB
-"""Smallest message that counts for bandwidth, bytes: the fixed cost is below about 5 % of its time. Chosen."""
 
-SMALL_BYTES = 64 * KIB
-"""Largest message that counts for latency, bytes. Chosen."""
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LinkEvidence:
-    """
-    Measurements of links, collected from all files.
+    """Facts of all files, in the order in which they were read; those without a file were concluded from others."""
 
-    Parameters
-    ----------
-    rates
-        Aggregate bandwidth in bytes/s, by number of concurrent flows, pair (sender, receiver) and snapshot.
-    failures
-        Text about a failed test, by number of flows, unordered pair and snapshot.
-    outcomes
-        Outcomes of the tests between two hosts.
-    snapshot
-        Number of the source being read: a file or folder that the user gives, measured at one moment in time.
-    campaign_of
-        Campaign of each snapshot: a folder, or all files that are given one by one. A failed test may be repeated
-        within its campaign.
-    snapshot_hosts
-        Hosts that each snapshot names.
-    tested_pairs
-        Sender and receiver of bandwidth tests between two processes.
-    inside_nodes
-        Name and content of each file with the topology of a host.
-    remarks
-        Names of the files of each assumption, by its text; empty for an assumption about no single file.
-    unused
-        Sentence on the unused lines or keys of each file that has such lines or keys.
-    """
+    facts: tuple[Fact, ...]
 
-    hosts: dict[str, None] = field(default_factory=dict)
-    gpus_of_host: dict[str, int] = field(default_factory=dict)
-    device_names: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    rates: dict[int, dict[Pair, dict[int, list[float]]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    )
-    failures: dict[int, dict[Pair, dict[int, str]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
-    )
-    outcomes: dict[Run, set[Outcome]] = field(default_factory=lambda: defaultdict(set))
-    inside: list[float] = field(default_factory=list)
-    inside_nodes: list[tuple[str, InsideNode]] = field(default_factory=list)
-    switches: SwitchTree | None = None
-    latencies: list[float] = field(default_factory=list)
-    used: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    skipped: list[str] = field(default_factory=list)
-    tested_pairs: set[Pair] = field(default_factory=set)
-    remarks: dict[str, list[str]] = field(default_factory=dict)
-    unused: list[str] = field(default_factory=list)
-    snapshot: int = 0
-    campaign_of: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    snapshot_hosts: dict[int, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
-    symmetric: bool = False
-    all_at_once: bool = False
+    def of(self, kind: type[F]) -> list[F]:
+        """Return the facts of a kind."""
+        return [fact for fact in self.facts if isinstance(fact, kind)]
 
-    def add_nccl_test(self, test: NcclTest, only_gpus: int | None = None) -> None:
-        """Add a run of nccl-tests; one without ``only_gpus`` GPUs per host, if given, adds only its host names."""
-        file = Path(test.source).name
-        if test.problem and not test.failed:
-            self.skipped.append(f"{test.kind or 'A test'} in {file} was not used: {test.problem}.")
-            return
-        if len(test.hosts) <= 2:
-            self._add_hosts_of(test)
-        if only_gpus is not None and set(test.gpus_of_host.values()) != {only_gpus}:
-            return
-        flows = pair_flows(test)
-        if flows is None:
-            self._add_inside_or_skip(test)
-            return
-        first, second = test.hosts
-        large = _large(test.rows)
-        if test.problem or not large:
-            problem = f"{test.kind} in {file} {test.problem}".strip()
-            self.failures[flows][unordered(first, second)].setdefault(self.snapshot, problem)
-            self._add_outcome(flows, test, "wrong" if test.problem == WRONG_RESULTS else "crashed")
-            return
-        self._add_outcome(flows, test, "measured")
-        if test.num_announced:
-            announced = f"the {counted(test.num_announced, 'size')} that its header announces"
-            self.remark(f"its log lacks its last lines, but has {announced}, and counts as complete", file)
-        rate = pair_bytes_per_s(test, large)
-        self._add_rate(flows, first, second, rate)
-        self._add_rate(flows, second, first, rate)
-        if test.kind_from:
-            self.remark(f"its log does not name the test; {test.kind}, from {test.kind_from}", file)
-        if len(test.groups) > 1:
-            groups = f"{len(test.groups)} groups of ranks ran at once (NCCL_TESTS_SPLIT)"
-            self.remark(f"{groups}; the log has the figures of one, and their sum counts, {flows} flows", file)
-        if test.kind not in ("sendrecv", "alltoall"):
-            bus = f"its bus bandwidth of {rate / len(test.groups) / GB:.2f} GB/s"
-            self.remark(
-                f"{test.kind} of two ranks on two hosts: {bus} is that of the link between them, each way", file
-            )
-        self.used[f"{test.kind}_perf with {counted(test.gpus_of_host[first], 'GPU')} a host"] += 1
-        self.symmetric = True
-        if test.kind == "sendrecv":
-            self.latencies += [row.time_s - row.size_bytes / rate for row in test.rows if row.size_bytes <= SMALL_BYTES]
+    def notes(self, kind: NoteKind) -> list[Note]:
+        """Return the notes of a kind."""
+        return [note for note in self.of(Note) if note.kind == kind]
 
-    def add_matrix(self, matrix: HostMatrix, kind: str) -> None:
-        """Add a matrix of bandwidths with one flow per host, measured on all hosts at once."""
-        for host in matrix.hosts:
-            self._add_host(host)
-        for i, sender in enumerate(matrix.hosts):
-            for j, receiver in enumerate(matrix.hosts):
-                if not np.isnan(matrix.bytes_per_s[i, j]):
-                    self._add_rate(1, sender, receiver, float(matrix.bytes_per_s[i, j]))
-        self.used[kind] += 1
-        self.all_at_once = True
+    @property
+    def hosts(self) -> Mapping[str, Host]:
+        """
+        Return all hosts, with the most GPUs that a file shows and all names of their GPUs.
 
-    def add_pair_test(self, test: PairTest, file: str) -> None:
-        """Add a test of one flow between two processes."""
-        for host in (test.sender, test.receiver):
-            self._add_host(host)
-        if test.hosts_from:
-            named = f"{test.sender} and {test.receiver}, from {test.hosts_from}"
-            self.remark(f"its log does not name its hosts; {named}", file)
-        if test.bytes_per_s is not None:
-            self._add_rate(1, test.sender, test.receiver, test.bytes_per_s)
-            self.tested_pairs.add((test.sender, test.receiver))
-            if test.both_ways:
-                self._add_rate(1, test.receiver, test.sender, test.bytes_per_s)
-        if test.latency_s is not None:
-            self.latencies.append(test.latency_s)
-        self.used[test.kind] += 1
+        Hosts have the order of a table if a file is one; else they are sorted as people count.
+        """
+        found = {name: Host(name=name) for name in dict.fromkeys(name for fact in self.facts for name in fact.hosts)}
+        hosts = self.of(Host)
+        for host in hosts:
+            known = found[host.name]
+            names = known.device_names | host.device_names
+            found[host.name] = replace(known, gpus=max(known.gpus, host.gpus), device_names=names)
+        has_order = any(host.is_in_table for host in hosts)
+        return {name: found[name] for name in (found if has_order else sorted(found, key=natural_key))}
 
-    def add_link_log(self, log: LinkLog) -> None:
-        """Add a log of ``profile links``; the largest message gives the bandwidth."""
-        for host in log.hosts:
-            self._add_host(host)
-            self.gpus_of_host[host] = max(self.gpus_of_host.get(host, 0), log.gpus_per_node)
-            if log.device_name:
-                self.device_names[host].add(log.device_name)
-        for (flows, sender, receiver), rates in log.rates.items():
-            self._add_rate(flows, sender, receiver, rates[max(rates)])
-        self.latencies += list(log.latencies.values())
-        self.used["profile links, " + ("all pairs of a round at once" if log.together else "one pair at a time")] += 1
+    @property
+    def hosts_of_snapshots(self) -> Mapping[int, set[str]]:
+        """Names of the hosts in each source, by its number."""
+        found: dict[int, set[str]] = defaultdict(set)
+        for fact in self.facts:
+            if fact.hosts:
+                found[fact.snapshot].update(fact.hosts)
+        return found
 
-    def add_inside(self, node: InsideNode, kind: str, file: str) -> None:
-        """Add the topology of a host, from a file."""
-        self.inside_nodes.append((file, node))
-        self.used[kind] += 1
+    @property
+    def inside_bytes_per_s(self) -> float | None:
+        """Median bandwidth between the GPUs of a host, bytes/s; ``None`` if not measured."""
+        rows = self.of(InsideRate)
+        return statistics.median(row.bytes_per_s for row in rows) if rows else None
 
-    def remark(self, text: str, file: str = "") -> None:
-        """Note an assumption, about ``file`` if given; ``text`` is a sentence without its stop."""
-        files = self.remarks.setdefault(text, [])
-        if file and file not in files:
-            files.append(file)
+    @property
+    def flows(self) -> list[int]:
+        """Numbers of concurrent flows for which a bandwidth between two hosts was measured, in increasing order."""
+        return sorted({row.flows for row in self.of(Rate)})
 
-    def add_unused(self, file: str, sentence: str) -> None:
-        """Note the unused lines or keys of a file; an empty sentence adds nothing."""
-        if sentence:
-            self.unused.append(f"{file}: {sentence}")
+    @property
+    def latency_s(self) -> float | None:
+        """Median latency of small messages, seconds; ``None`` without such messages."""
+        rows = self.of(Latency)
+        return statistics.median(row.latency_s for row in rows) if rows else None
 
-    def complete_directions(self) -> None:
-        """Copy the bandwidth of host pairs tested in one direction to the opposite direction."""
-        one_way = []
-        for sender, receiver in sorted(self.tested_pairs, key=lambda pair: natural_key(" ".join(pair))):
-            forward, backward = self.rates[1][sender, receiver], self.rates[1].get((receiver, sender), {})
-            lacking = {snapshot: rates for snapshot, rates in forward.items() if snapshot not in backward}
-            for snapshot, rates in lacking.items():
-                self.rates[1][receiver, sender][snapshot] += rates
-            if lacking:
-                one_way.append(f"{sender} to {receiver}")
-        if one_way:
-            self.remark(f"Measured one way only, and taken for both: {listed(one_way, _NAMED_PAIRS)}")
+    @property
+    def switches(self) -> SwitchTree | None:
+        """Switches above the hosts; ``None`` if no file lists them."""
+        return next(iter(self.of(SwitchTree)), None)
 
-    def forget_crashes(self) -> None:
-        """Drop a failed test of a host pair if another run of the test in the same folder or set of files succeeded."""
-        ends: dict[tuple[int, Pair, int], list[set[Outcome]]] = defaultdict(list)
-        for (flows, pair, campaign, *_), outcomes in self.outcomes.items():
-            ends[flows, pair, campaign].append(outcomes)
-        for (flows, pair, campaign), found in ends.items():
-            if not all("measured" in outcomes and "wrong" not in outcomes for outcomes in found):
-                continue
-            failures = self.failures[flows].get(pair, {})
-            for snapshot in [snapshot for snapshot in failures if self.campaign_of[snapshot] == campaign]:
-                problem = failures.pop(snapshot)
-                self.remark(f"{problem}; another run of it measured {pair[0]} - {pair[1]}, which counts")
-            if not failures:
-                self.failures[flows].pop(pair, None)
-
-    def rename(self, new_name: Callable[[str], str]) -> None:
-        """Rename hosts; hosts that get the same name are merged."""
-        self.hosts = {new_name(host): None for host in self.hosts}
-        for snapshot, hosts in self.snapshot_hosts.items():
-            self.snapshot_hosts[snapshot] = {new_name(host): None for host in hosts}
-        self.tested_pairs = {(new_name(sender), new_name(receiver)) for sender, receiver in self.tested_pairs}
-        counts, names = self.gpus_of_host, self.device_names
-        self.gpus_of_host, self.device_names = {}, defaultdict(set)
-        for host, count in counts.items():
-            self.gpus_of_host[new_name(host)] = max(count, self.gpus_of_host.get(new_name(host), 0))
-            self.device_names[new_name(host)] |= names[host]
-        for by_pair in self.rates.values():
-            for (sender, receiver), snapshots in list(by_pair.items()):
-                del by_pair[sender, receiver]
-                for snapshot, rates in snapshots.items():
-                    by_pair[new_name(sender), new_name(receiver)][snapshot] += rates
-        for failed in self.failures.values():
-            for (a, b), snapshots_failed in list(failed.items()):
-                del failed[a, b]
-                failed[unordered(new_name(a), new_name(b))].update(snapshots_failed)
+    def failures(self, flows: int) -> Mapping[BothHosts, Mapping[int, str]]:
+        """Return the problem of the first failed test with this number of flows, by pair and source."""
+        found: dict[BothHosts, dict[int, str]] = {}
+        for row in self.of(Failure):
+            if row.flows == flows:
+                found.setdefault(frozenset(row.hosts), {}).setdefault(row.snapshot, row.problem)
+        return found
 
     def settled(self, flows: int, repeated: Repeated) -> dict[Pair, float]:
         """
@@ -259,112 +101,79 @@ class LinkEvidence:
         takes the slowest or the mean. A pair whose test failed has no bandwidth; the mean leaves out sources with a
         failure.
         """
-        found = {}
-        for pair, snapshots in self.rates[flows].items():
-            failed = self.failures[flows].get(unordered(*pair), {})
-            slowest = [min(rates) for snapshot, rates in snapshots.items() if snapshot not in failed]
-            if slowest and not (failed and repeated == "worst"):
-                found[pair] = min(slowest) if repeated == "worst" else statistics.fmean(slowest)
+        failures, found = self.failures(flows), {}
+        for pair, of_source in self._slowest(flows).items():
+            failed = failures.get(frozenset(pair), {})
+            rates = [rate for snapshot, rate in of_source.items() if snapshot not in failed]
+            if rates and not (failed and repeated == "worst"):
+                found[pair] = min(rates) if repeated == "worst" else statistics.fmean(rates)
         return found
 
     def changes(self, flows: int) -> Mapping[Pair, tuple[float, float]]:
         """Return mean and slowest bandwidth, bytes/s, of each host pair that several sources measured."""
-        found = {}
-        for pair, snapshots in self.rates[flows].items():
-            if len(snapshots) > 1:
-                slowest = [min(rates) for rates in snapshots.values()]
-                found[pair] = (statistics.fmean(slowest), min(slowest))
+        return {
+            pair: (statistics.fmean(rates.values()), min(rates.values()))
+            for pair, rates in self._slowest(flows).items()
+            if len(rates) > 1
+        }
+
+    def without_repeated_crashes(self) -> "LinkEvidence":
+        """Drop a failed test of a host pair if another run of the test in the same folder or set of files succeeded."""
+        measured = {(_place(row), row.program) for row in self.of(Rate)}
+        failures = self.of(Failure)
+        kept = {_place(row) for row in failures if row.is_wrong or (_place(row), row.program) not in measured}
+        first: dict[tuple[int, BothHosts, int, int], Failure] = {}
+        for row in failures:
+            if _place(row) not in kept:
+                first.setdefault((*_place(row), row.snapshot), row)
+        remarks = [
+            f"{row.problem}; another run of it measured {' - '.join(sorted(row.hosts, key=natural_key))}, which counts"
+            for row in first.values()
+        ]
+        left = [fact for fact in self.facts if not isinstance(fact, Failure) or _place(fact) in kept]
+        return LinkEvidence((*left, *_conclusions(remarks)))
+
+    def with_both_directions(self) -> "LinkEvidence":
+        """Add the bandwidth of host pairs that a test loaded in one direction only to the opposite direction."""
+        measured = {(row.flows, *row.hosts, row.snapshot) for row in self.of(Rate)}
+        tested = {(row.flows, *row.hosts) for row in self.of(Rate) if row.is_one_way}
+        turned = [
+            replace(row, sender=row.receiver, receiver=row.sender)
+            for row in self.of(Rate)
+            if (row.flows, *row.hosts) in tested and (row.flows, *reversed(row.hosts), row.snapshot) not in measured
+        ]
+        pairs = sorted({(row.receiver, row.sender) for row in turned}, key=lambda pair: natural_key(" ".join(pair)))
+        named = listed([f"{sender} to {receiver}" for sender, receiver in pairs], _NAMED_PAIRS)
+        remarks = [f"Measured one way only, and taken for both: {named}"] if pairs else []
+        return LinkEvidence((*self.facts, *turned, *_conclusions(remarks)))
+
+    def renamed(self, new_name: Callable[[str], str]) -> "LinkEvidence":
+        """Rename hosts; hosts that get the same name are merged."""
+
+        def with_new_name(fact: Fact) -> Fact:
+            if isinstance(fact, Host):
+                return replace(fact, name=new_name(fact.name))
+            if isinstance(fact, Measurement):
+                return replace(fact, sender=new_name(fact.sender), receiver=new_name(fact.receiver))
+            return fact
+
+        return LinkEvidence(tuple(map(with_new_name, self.facts)))
+
+    def _slowest(self, flows: int) -> Mapping[Pair, Mapping[int, float]]:
+        """Return the slowest bandwidth of each host pair in each source, bytes/s."""
+        found: dict[Pair, dict[int, float]] = {}
+        for row in self.of(Rate):
+            if row.flows == flows:
+                of_source = found.setdefault(row.hosts, {})
+                of_source[row.snapshot] = min(row.bytes_per_s, of_source.get(row.snapshot, row.bytes_per_s))
         return found
 
-    def _add_rate(self, flows: int, sender: str, receiver: str, rate: float) -> None:
-        if not MIN_GB_PER_S <= rate / GB <= MAX_GB_PER_S:
-            limits = f"from {MIN_GB_PER_S:g} to {MAX_GB_PER_S:g}"
-            raise InputError(f"{sender} to {receiver}", f"a rate must be {limits} GB/s, got {rate / GB:g} GB/s.")
-        self.rates[flows][sender, receiver][self.snapshot].append(rate)
 
-    def _add_outcome(self, flows: int, test: NcclTest, outcome: Outcome) -> None:
-        first, second = test.hosts
-        run = flows, unordered(first, second), self.campaign_of[self.snapshot], test.kind, test.gpus_of_host[first]
-        self.outcomes[run].add(outcome)
-
-    def _add_host(self, host: str) -> None:
-        self.hosts.setdefault(host)
-        self.snapshot_hosts[self.snapshot].setdefault(host)
-
-    def _add_hosts_of(self, test: NcclTest) -> None:
-        for host, gpus in test.gpus_of_host.items():
-            self._add_host(host)
-            self.gpus_of_host[host] = max(self.gpus_of_host.get(host, 0), gpus)
-            self.device_names[host] |= test.device_names[host]
-
-    def _add_inside_or_skip(self, test: NcclTest) -> None:
-        """Add a sendrecv ring inside each host as bandwidth inside hosts; list any other test as not used."""
-        file, sizes = Path(test.source).name, {sum(group.values()) for group in test.groups}
-        if test.is_inside_hosts and len(sizes) == 1 < max(sizes) and test.kind == "sendrecv" and not test.problem:
-            self.inside += [row.algorithm_bytes_per_s for row in _large(test.rows)]
-            self.used["sendrecv_perf inside a host"] += 1
-            return
-        self.skipped.append(f"{file} was not used: {_no_pair(test)}.")
+def _place(row: Rate | Failure) -> tuple[int, BothHosts, int]:
+    """Return the flows, the hosts and the campaign of a test."""
+    return row.flows, frozenset(row.hosts), row.campaign
 
 
-def _no_pair(test: NcclTest) -> str:
-    """Return the reason why a test measures no link between two hosts, and the other use of the test, if any."""
-    if not test.kind:
-        known = ", ".join(dict.fromkeys(KINDS.values()))
-        return f"its log does not name the test; give it with --test, one of {known}, or in the file's name"
-    if test.kind not in KINDS.values():
-        return f"{test.kind} does not measure pairs of hosts; sendrecv_perf and alltoall_perf do"
-    if test.is_inside_hosts:
-        return f"{test.kind} inside one host does not measure links between hosts"
-    if test.group is None:
-        return f"its {len(test.groups)} groups of ranks (NCCL_TESTS_SPLIT) are not on the same hosts, with equal GPUs"
-    counts = list(test.group.values())
-    gpus = counted(counts[0], "GPU") if len(set(counts)) == 1 else " and ".join(map(str, counts)) + " GPUs"
-    if len(counts) == 2 and test.kind in ("sendrecv", "alltoall"):
-        return f"{test.kind} with {gpus} does not load a pair evenly"
-    if len(counts) == 2:
-        reason = f"{test.kind} over 2 hosts of {gpus} does not measure a pair; run it with one GPU a host"
-    else:
-        reason = f"{test.kind} over {len(counts)} hosts does not tell the pairs apart"
-    return reason if test.problem else f"{reason}{_of_nics(test)}"
-
-
-def _of_nics(test: NcclTest) -> str:
-    """Return a clause on the speed of a host's NICs that a collective shows, empty for none."""
-    rate = host_bytes_per_s(test, _large(test.rows))
-    if rate is None:
-        return (
-            "; of the NICs it says nothing, as on two hosts only rings send what its bus bandwidth supposes "
-            "(NCCL_ALGO=RING)"
-            if len(test.hosts) == 2
-            else ""
-        )
-    found = f"{rate / GB:.0f} GB/s each way together"
-    nominal = _usual_nics_bytes_per_s(test)
-    if nominal is not None and rate > nominal:
-        return (
-            f"; its figures would have the NICs of a host carry {found}, more than the {gb_text(nominal)} GB/s of the "
-            "usual NICs of this GPU, so they are not taken"
-        )
-    at_least = "" if test.is_ring or test.kind != "all_reduce" else "at least "
-    return (
-        f"; it says that the NICs of a host carry {at_least}{found} (inter_node.node_bandwidth_gb_per_s of a cluster "
-        "file)"
-    )
-
-
-def _usual_nics_bytes_per_s(test: NcclTest) -> float | None:
-    """Return the nominal bandwidth of all usual NICs of a test's hosts, bytes/s; ``None`` for unknown GPUs."""
-    entries = [recognise_gpu(device) for devices in test.device_names.values() for device in devices]
-    hosts = [entry.usual_host for entry in entries if entry is not None and entry.usual_host is not None]
-    return max(host.nics.nominal_bytes_per_s for host in hosts) if hosts else None
-
-
-def unordered(a: str, b: str) -> Pair:
-    """Return a pair of hosts in natural order of their names."""
-    return (a, b) if natural_key(a) <= natural_key(b) else (b, a)
-
-
-def _large(rows: Sequence[NcclRow]) -> list[NcclRow]:
-    """Return the rows of messages of at least ``LARGE_BYTES``; if none, the row of the largest message."""
-    return [row for row in rows if row.size_bytes >= LARGE_BYTES] or list(rows[-1:])
+def _conclusions(remarks: Iterable[str]) -> list[Note]:
+    """Return remarks about no single file."""
+    return [Note(kind="remark", text=text) for text in remarks]

@@ -12,6 +12,7 @@ from pipette_opt.base.units import counted
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.inside_node import NVLINK_BYTES_PER_S, PCIE_BYTES_PER_S, InsideNode, of_capability
 from pipette_opt.read.matrices import gb_text
+from pipette_opt.read.measurements import Topology
 from pipette_opt.specs.gpu_links import MAX_SLOTS
 from pipette_opt.specs.host_names import compress_hosts
 
@@ -40,24 +41,23 @@ class InsideLinks:
     faults: tuple[str, ...] = ()
 
 
-def topologies(
-    files: Sequence[tuple[str, InsideNode]], hosts: Sequence[str], notes: list[str]
-) -> dict[str, InsideNode]:
+def topologies(files: Sequence[Topology], hosts: Sequence[str], notes: list[str]) -> dict[str, InsideNode]:
     """
     Return the topology of each host, from the names and contents of topology files; empty without files.
 
     Equal topologies count for every host. Topologies that differ only in NVLinks belong to the hosts that the files are
     named after; the other hosts have the topology with most NVLinks.
     """
-    distinct = list(dict.fromkeys(node for _, node in files))
+    distinct = list(dict.fromkeys(topology.node for topology in files))
     if len(distinct) < 2:
         return dict.fromkeys(hosts, distinct[0]) if distinct else {}
     found: dict[str, InsideNode] = {}
-    for file, node in files:
-        named = [host for host in hosts if re.search(rf"(?<![A-Za-z0-9]){re.escape(host)}(?![A-Za-z0-9])", file)]
+    for topology in files:
+        node, name = topology.node, topology.file
+        named = [host for host in hosts if re.search(rf"(?<![A-Za-z0-9]){re.escape(host)}(?![A-Za-z0-9])", name)]
         alike = replace(node, pair_nvlinks=()) == replace(distinct[0], pair_nvlinks=())
         if len(named) != 1 or found.setdefault(named[0], node) != node or not alike:
-            differ = "; ".join(f"{name}: {each.text}" for name, each in files[:2])
+            differ = "; ".join(f"{each.file}: {each.node.text}" for each in files[:2])
             raise InputError(
                 "links",
                 f"the topologies of hosts differ ({differ}). Give files of equal hosts only; if only their NVLinks "

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.types import FloatArray
+from pipette_opt.base.types import BoolArray, FloatArray, IntArray
 from pipette_opt.options.links import Direction, Fill, Repeated
 from pipette_opt.read.evidence import LinkEvidence, Pair
-from pipette_opt.read.switches import SwitchTree
 from pipette_opt.specs import LinkMatrix
 from pipette_opt.specs.levels import Level
 
@@ -25,13 +24,19 @@ class MeasuredMatrix:
         Number of flows between two hosts at once.
     bytes_per_s
         Aggregate bandwidth from row host to column host, bytes/s, NaN if not measured.
-    missing
-        Unordered pairs without a measurement in one or both directions.
+    is_missing
+        Whether a pair lacks a measurement in one or both directions; the same for both.
     """
 
     concurrent_flows: int
+    hosts: tuple[str, ...]
     bytes_per_s: FloatArray
-    missing: tuple[Pair, ...]
+    is_missing: BoolArray
+
+    @property
+    def missing(self) -> tuple[Pair, ...]:
+        """Unordered pairs without a measurement in one or both directions."""
+        return tuple((self.hosts[i], self.hosts[j]) for i, j in np.argwhere(np.triu(self.is_missing)).tolist())
 
 
 def measured_matrices(
@@ -52,94 +57,63 @@ def measured_matrices(
         ``measured`` keeps both directions; ``average`` and ``slower`` give both directions the mean or the smaller
         value.
     domains
-        Level whose links count as known, so that pairs within a group are not missing.
+        Level whose links count as known, so that pairs within a group are neither in the matrices nor missing.
     """
     index = {host: row for row, host in enumerate(hosts)}
     group = np.arange(len(hosts)) if domains is None else domains.group_of_node
+    apart = group[:, None] != group
+    nothing = np.full(apart.shape, np.nan)
     found = []
-    for flows in sorted(evidence.rates):
-        array = np.full((len(hosts), len(hosts)), np.nan)
+    for flows in evidence.flows:
+        array = nothing.copy()
         for (sender, receiver), rate in evidence.settled(flows, repeated).items():
             array[index[sender], index[receiver]] = rate
+        array[~apart] = np.nan
         if np.isnan(array).all():
             continue
         if direction == "average":
             array = np.where(np.isnan(array) | np.isnan(array.T), np.fmin(array, array.T), (array + array.T) / 2)
         elif direction == "slower":
             array = np.fmin(array, array.T)
-        missing = tuple(
-            (hosts[i], hosts[j])
-            for i in range(len(hosts))
-            for j in range(i + 1, len(hosts))
-            if group[i] != group[j] and (np.isnan(array[i, j]) or np.isnan(array[j, i]))
-        )
-        found.append(MeasuredMatrix(concurrent_flows=flows, bytes_per_s=array, missing=missing))
-    if not found and domains is not None:
-        pairs = zip(*(axis.tolist() for axis in np.triu_indices(len(hosts), 1)), strict=True)
-        apart = tuple((hosts[i], hosts[j]) for i, j in pairs if group[i] != group[j])
-        nothing = np.full((len(hosts), len(hosts)), np.nan)
-        return (MeasuredMatrix(concurrent_flows=1, bytes_per_s=nothing, missing=apart),)
-    if not found and len(hosts) > 1:
+        missing = apart & (np.isnan(array) | np.isnan(array.T))
+        found.append(MeasuredMatrix(concurrent_flows=flows, hosts=tuple(hosts), bytes_per_s=array, is_missing=missing))
+    if found or len(hosts) == 1:
+        return tuple(found)
+    if domains is None:
         raise InputError("links", "every test between two hosts failed; there is no usable measurement.")
-    return tuple(found)
+    return (MeasuredMatrix(concurrent_flows=1, hosts=tuple(hosts), bytes_per_s=nothing, is_missing=apart),)
 
 
-def without_pairs(matrices: Sequence[MeasuredMatrix], hosts: Sequence[str]) -> tuple[LinkMatrix, ...]:
+def without_pairs(matrices: Sequence[MeasuredMatrix]) -> tuple[LinkMatrix, ...]:
     """Return the matrices without the host pairs that any of the matrices lacks; no plan uses such a pair."""
-    index = {host: row for row, host in enumerate(hosts)}
-    cells = [(index[a], index[b]) for matrix in matrices for a, b in matrix.missing]
-    result = []
-    for matrix in matrices:
-        array = matrix.bytes_per_s.copy()
-        for i, j in cells:
-            array[i, j] = array[j, i] = np.nan
-        result.append(LinkMatrix(concurrent_flows=matrix.concurrent_flows, bytes_per_s=array))
-    return tuple(result)
+    missing = np.any([matrix.is_missing for matrix in matrices], axis=0)
+    return tuple(
+        LinkMatrix(concurrent_flows=matrix.concurrent_flows, bytes_per_s=np.where(missing, np.nan, matrix.bytes_per_s))
+        for matrix in matrices
+    )
 
 
-def filled(
-    matrices: Sequence[MeasuredMatrix], hosts: Sequence[str], fill: Fill, switches: SwitchTree | None
-) -> tuple[LinkMatrix, ...]:
+def filled(matrices: Sequence[MeasuredMatrix], fill: Fill, distance: IntArray | None) -> tuple[LinkMatrix, ...]:
     """
     Return the matrices with missing pairs filled.
 
     A missing pair gets the bandwidth of the worst or the median measured pair. With ``switch``, the worst pair at the
     same distance in the switch tree counts; without such a pair, the worst pair of all.
     """
-    index = {host: row for row, host in enumerate(hosts)}
     result = []
     for matrix in matrices:
-        array = matrix.bytes_per_s.copy()
         known = matrix.bytes_per_s
-        everywhere = float(np.nanmedian(known) if fill == "median" else np.nanmin(known))
-        worst_at = _worst_at_distance(known, hosts, switches) if fill == "switch" and switches is not None else {}
-        for a, b in matrix.missing:
-            distance = switches.distance(a, b) if switches is not None else None
-            value = worst_at.get(distance, everywhere)
-            for cell in ((index[a], index[b]), (index[b], index[a])):
-                array[cell] = value if np.isnan(array[cell]) else array[cell]
-        result.append(LinkMatrix(concurrent_flows=matrix.concurrent_flows, bytes_per_s=array))
+        value = np.full(known.shape, np.nanmedian(known) if fill == "median" else np.nanmin(known))
+        if fill == "switch" and distance is not None:
+            for levels, rates in rates_at_distance(known, distance).items():
+                value[distance == levels] = np.nanmin(known) if levels < 0 else rates.min()
+        whole = np.where(matrix.is_missing & np.isnan(known), value, known)
+        result.append(LinkMatrix(concurrent_flows=matrix.concurrent_flows, bytes_per_s=whole))
     return tuple(result)
 
 
-def rates_at_distance(
-    bytes_per_s: FloatArray, hosts: Sequence[str], switches: SwitchTree
-) -> Mapping[int | None, FloatArray]:
-    """Return the measured bandwidths by distance in the switch tree, nearest first; ``None`` if unknown."""
-    rates: dict[int | None, list[float]] = {}
-    for i, sender in enumerate(hosts):
-        for j, receiver in enumerate(hosts):
-            if not np.isnan(bytes_per_s[i, j]):
-                rates.setdefault(switches.distance(sender, receiver), []).append(float(bytes_per_s[i, j]))
-    nearest_first = sorted(rates, key=lambda distance: (distance is None, distance or 0))
-    return {distance: np.array(rates[distance]) for distance in nearest_first}
-
-
-def _worst_at_distance(
-    bytes_per_s: FloatArray, hosts: Sequence[str], switches: SwitchTree
-) -> Mapping[int | None, float]:
-    return {
-        distance: float(rates.min())
-        for distance, rates in rates_at_distance(bytes_per_s, hosts, switches).items()
-        if distance is not None
-    }
+def rates_at_distance(bytes_per_s: FloatArray, distance: IntArray) -> Mapping[int, FloatArray]:
+    """Return the measured bandwidths by distance in the switch tree, nearest first, unknown (-1) last."""
+    known = ~np.isnan(bytes_per_s)
+    nearest_first = sorted(np.unique(distance[known]).tolist(), key=lambda levels: (levels < 0, levels))
+    return {levels: bytes_per_s[known & (distance == levels)] for levels in nearest_first}

@@ -1,18 +1,19 @@
 """Notes on imported links: sentences on what was read, assumed, excluded and filled."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import GB, MIB, US, counted, listed
+from pipette_opt.base.types import FloatArray, IntArray
+from pipette_opt.base.units import GB, US, counted, listed
 from pipette_opt.options.links import Fill, Repeated
-from pipette_opt.read.evidence import LARGE_BYTES, LinkEvidence, Pair
+from pipette_opt.read.evidence import BothHosts, LinkEvidence, Pair
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.link_matrices import MeasuredMatrix, rates_at_distance
 from pipette_opt.read.matrices import gb_text
+from pipette_opt.read.measurements import Note
 from pipette_opt.read.nvlink_domains import ABOVE_CARD, card_bytes_per_s
-from pipette_opt.read.switches import SwitchTree
 from pipette_opt.specs import LinkMatrix
 
 SLOW = 0.5
@@ -33,40 +34,41 @@ _NAMED = 12
 def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]:
     """Return notes on the files that were read."""
     notes = []
-    if evidence.used:
-        notes.append("Read: " + ", ".join(f"{count} x {kind}" for kind, count in sorted(evidence.used.items())) + ".")
+    used = Counter(note.text for note in evidence.notes("used"))
+    if used:
+        notes.append("Read: " + ", ".join(f"{count} x {program}" for program, count in sorted(used.items())) + ".")
     if only_gpus is not None:
         notes.append(f"Only tests with {counted(only_gpus, 'GPU')} a host were used, as asked.")
-    if evidence.symmetric:
-        notes.append(
-            "nccl-tests load both directions of a pair at once and print one figure: both directions got it. "
-            f"A rate is the mean over the sizes from {LARGE_BYTES // MIB} MiB on; of several measurements of the same "
-            "pair and number of flows the slowest counts, since the GPU that will use the link is not known."
-        )
-    if evidence.all_at_once:
-        notes.append("mpiGraph measures one flow of each host while all hosts send and receive; its MB is 2^20 bytes.")
-    if any(kind.startswith(("osu_", "ib_")) for kind in evidence.used):
-        notes.append("OSU's and perftest's programs measure one pair at a time: other traffic is not in their figures.")
-    remarks = [f"{_files_text(files)}: {text}." if files else f"{text}." for text, files in evidence.remarks.items()]
+    notes += _by_text(evidence.notes("method"))
+    remarks = []
+    for text, about in _by_text(evidence.notes("remark")).items():
+        files = [name for name in dict.fromkeys(about) if name]
+        remarks.append(f"{_files_text(files)}: {text}." if files else f"{text}.")
     notes += _first_notes(remarks, "remarks of this kind on other files")
-    notes += _first_notes(evidence.unused, "files with unused lines")
-    return [*notes, *notes_on_skipped(evidence.skipped, _NAMED)]
+    unused = [f"{note.file}: {note.text}" for note in evidence.notes("unused")]
+    notes += _first_notes(unused, "files with unused lines")
+    return [*notes, *notes_on_skipped(evidence, _NAMED)]
 
 
-def notes_on_skipped(skipped: Sequence[str], most: int) -> list[str]:
+def notes_on_skipped(evidence: LinkEvidence, most: int) -> list[str]:
     """Return notes on files and tests that were not used, one for each reason; of more than ``most``, their names."""
-    reasons: dict[str, list[str]] = {}
-    for entry in skipped:
-        name, _, reason = entry.partition(" was not used: ")
-        reasons.setdefault(reason, []).append(name)
+    reasons = list(_by_text(evidence.notes("not used")).items())
     notes = [
         f"{_files_text(names)} {'was' if len(names) == 1 else 'were'} not used: {reason}"
-        for reason, names in list(reasons.items())[:most]
+        for reason, names in reasons[:most]
     ]
-    left = dict.fromkeys(name for names in list(reasons.values())[most:] for name in names)
+    left = dict.fromkeys(name for _, names in reasons[most:] for name in names)
     if left:
         notes.append(f"Not used, too: {listed(list(left), _NAMED)}.")
     return notes
+
+
+def _by_text(notes: Iterable[Note]) -> dict[str, list[str]]:
+    """Return the tests or files that notes of the same text are about, in the order of the first of them."""
+    found: dict[str, list[str]] = {}
+    for note in notes:
+        found.setdefault(note.text, []).append(note.about or note.file)
+    return found
 
 
 def _files_text(names: Sequence[str]) -> str:
@@ -123,14 +125,15 @@ def notes_on_latency(latency_s: float) -> list[str]:
 
 def notes_on_snapshots(evidence: LinkEvidence, repeated: Repeated) -> list[str]:
     """Return notes on differences between sources: hosts that some sources lack, and links that changed."""
-    if len(evidence.snapshot_hosts) < 2:
+    of_source = evidence.hosts_of_snapshots
+    if len(of_source) < 2:
         return []
-    notes = [f"{len(evidence.snapshot_hosts)} sources, each a moment in time: of a pair's rates the {repeated} counts."]
-    everywhere = set.intersection(*(set(hosts) for hosts in evidence.snapshot_hosts.values()))
+    notes = [f"{len(of_source)} sources, each a moment in time: of a pair's rates the {repeated} counts."]
+    everywhere = set.intersection(*of_source.values())
     partial = [host for host in evidence.hosts if host not in everywhere]
     if partial:
         notes.append(f"Not every source has {listed(partial, _NAMED)}.")
-    for flows in sorted(evidence.rates):
+    for flows in evidence.flows:
         changed = [
             (worst / mean - 1, pair, mean, worst)
             for pair, (mean, worst) in evidence.changes(flows).items()
@@ -148,12 +151,11 @@ def notes_on_snapshots(evidence: LinkEvidence, repeated: Repeated) -> list[str]:
 
 def notes_on_matrix(
     matrix: MeasuredMatrix,
-    hosts: Sequence[str],
-    failures: Mapping[Pair, Mapping[int, str]],
-    switches: SwitchTree | None,
+    failures: Mapping[BothHosts, Mapping[int, str]],
+    distance: IntArray | None,
 ) -> list[str]:
     """Return notes on range, slow pairs and missing pairs of a matrix; by distance if the switches are known."""
-    flows, array = matrix.concurrent_flows, matrix.bytes_per_s
+    flows, hosts, array = matrix.concurrent_flows, matrix.hosts, matrix.bytes_per_s
     known = array[~np.isnan(array)]
     if not len(known):
         return []
@@ -162,23 +164,18 @@ def notes_on_matrix(
         f"{counted(flows, 'flow')} at once: median {gb_text(round(middle, -7))} GB/s, "
         f"from {gb_text(round(known.min(), -7))} to {gb_text(round(known.max(), -7))}."
     ]
-    if switches is not None:
-        notes.append(_note_on_distances(flows, array, hosts, switches))
+    if distance is not None:
+        notes.append(_note_on_distances(flows, array, distance))
     worst = np.fmin(array, array.T)
-    slow = [
-        (hosts[i], hosts[j], float(worst[i, j]))
-        for i in range(len(hosts))
-        for j in range(i + 1, len(hosts))
-        if worst[i, j] < SLOW * middle
-    ]
+    slow = np.argwhere(np.triu(worst < SLOW * middle)).tolist()
     if slow:
-        slow.sort(key=lambda entry: entry[2])
-        named = listed([f"{a} - {b} ({rate / GB:.1f})" for a, b, rate in slow], _NAMED)
+        slow.sort(key=lambda pair: worst[tuple(pair)])
+        named = listed([f"{hosts[i]} - {hosts[j]} ({worst[i, j] / GB:.1f})" for i, j in slow], _NAMED)
         notes.append(f"{counted(flows, 'flow')}: {len(slow)} pairs attain less than half of the median: {named}.")
-    failed = [pair for pair in matrix.missing if pair in failures]
-    untested = [pair for pair in matrix.missing if pair not in failures]
+    failed = [pair for pair in matrix.missing if frozenset(pair) in failures]
+    untested = [pair for pair in matrix.missing if frozenset(pair) not in failures]
     if failed:
-        reason = next(iter(failures[failed[0]].values()))
+        reason = next(iter(failures[frozenset(failed[0])].values()))
         text = _pairs_text(failed, every=True)
         notes.append(f"Missing, {counted(flows, 'flow')}: a test failed between {text} (e.g. {reason}).")
     if untested:
@@ -191,10 +188,9 @@ def note_on_excluded(pairs: Sequence[Pair]) -> str:
     return f"Excluded: no plan will use these {len(pairs)} links, whatever the flows: {_pairs_text(pairs, every=True)}."
 
 
-def note_on_filled(matrix: MeasuredMatrix, array: FloatArray, hosts: Sequence[str], fill: Fill) -> str:
+def note_on_filled(matrix: MeasuredMatrix, array: FloatArray, fill: Fill) -> str:
     """Return a note on the bandwidths that fill the missing pairs of a matrix."""
-    index = {host: row for row, host in enumerate(hosts)}
-    values = {float(array[index[a], index[b]]) for a, b in matrix.missing}
+    values = array[matrix.is_missing & np.isnan(matrix.bytes_per_s)].tolist()
     given = " to ".join(gb_text(value) for value in sorted({min(values), max(values)}))
     kind = {
         "worst": "the worst measured pair",
@@ -206,16 +202,10 @@ def note_on_filled(matrix: MeasuredMatrix, array: FloatArray, hosts: Sequence[st
     return f"Filled: {counted(matrix.concurrent_flows, 'flow')} of {pairs} got {kind}, {given} GB/s."
 
 
-def _note_on_distances(flows: int, array: FloatArray, hosts: Sequence[str], switches: SwitchTree) -> str:
+def _note_on_distances(flows: int, array: FloatArray, distance: IntArray) -> str:
     parts = []
-    for distance, rates in rates_at_distance(array, hosts, switches).items():
-        place = (
-            "unknown to the switch list"
-            if distance is None
-            else "under one leaf"
-            if distance == 0
-            else f"{counted(distance, 'level')} up"
-        )
+    for levels, rates in rates_at_distance(array, distance).items():
+        place = {-1: "unknown to the switch list", 0: "under one leaf"}.get(levels, f"{counted(levels, 'level')} up")
         parts.append(f"{place} {float(np.median(rates)) / GB:.2f} ({len(rates)} links)")
     return f"{counted(flows, 'flow')}, median GB/s by switch: {', '.join(parts)}."
 

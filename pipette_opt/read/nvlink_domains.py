@@ -28,25 +28,19 @@ def nvlink_domains(
     Return the level of NVLink domains that measurements show; ``None`` if they show none.
 
     Two hosts are in one domain if their GPUs are sold in such domains and a flow between them is faster than a NIC.
-    Their pairs are removed from ``evidence.rates``.
     """
     rates: list[float] = []
     group = np.arange(len(hosts))
     index = {host: row for row, host in enumerate(hosts)}
-    for flows in sorted(evidence.rates):
+    for flows in evidence.flows:
         for (sender, receiver), rate in evidence.settled(flows, "worst").items():
             if rate / flows > ABOVE_CARD * _card_between(kinds[sender], kinds[receiver]):
                 rates.append(rate / flows)
                 group[group == group[index[receiver]]] = group[index[sender]]
     if not rates:
         return None
-    for flows, by_pair in list(evidence.rates.items()):
-        for sender, receiver in [pair for pair in by_pair if group[index[pair[0]]] == group[index[pair[1]]]]:
-            del by_pair[sender, receiver]
-        if not by_pair:
-            del evidence.rates[flows]
     _, numbers = np.unique(group, return_inverse=True)
-    measured_s = statistics.median(evidence.latencies) if evidence.latencies else 0.0
+    measured_s = evidence.latency_s or 0.0
     latency_s = measured_s if measured_s > 0 else max(kinds[host].intra_node_latency_s for host in hosts)
     rate = statistics.median(rates)
     members = [np.flatnonzero(numbers == number) for number in range(numbers.max() + 1)]

@@ -13,7 +13,7 @@ import pytest
 from pipette_opt.base.errors import InputError
 from pipette_opt.measure.links import LinkParams, _continue_log
 from pipette_opt.read.cluster import read_cluster
-from pipette_opt.read.link_log import LinkLog, link_line, parse_link_log
+from pipette_opt.read.link_formats.link_log import LinkLog, link_line, parse_link_log
 
 HOSTS = ("h0", "h1")
 

@@ -11,9 +11,9 @@ from test_import_links import nccl_json, nccl_text
 
 from pipette_opt.base.errors import InputError, PipetteError
 from pipette_opt.read.hosts import expand_hosts, natural_key
+from pipette_opt.read.link_formats.nccl_tests import parse_nccl_json, parse_nccl_text
 from pipette_opt.read.log_lines import Log
 from pipette_opt.read.megatron_args import parse_megatron_args
-from pipette_opt.read.nccl_tests import parse_nccl_json, parse_nccl_text
 from pipette_opt.read.nics import parse_nics
 from pipette_opt.read.profile import read_profile
 from pipette_opt.read.runs import read_rows

@@ -10,9 +10,9 @@ import pytest
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.cluster import read_cluster, write_cluster
+from pipette_opt.read.link_formats.nccl_tests import pair_flows, parse_nccl_json, parse_nccl_text
 from pipette_opt.read.links import ImportedLinks, import_links
 from pipette_opt.read.log_lines import Log
-from pipette_opt.read.nccl_tests import pair_flows, parse_nccl_json, parse_nccl_text
 
 SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).resolve().parents[3] / "shared"))
 MIB = 2**20

@@ -9,15 +9,14 @@ import pytest
 from test_import_links import nccl_text
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.options.links import LinkOptions
 from pipette_opt.read.cluster import read_cluster, write_cluster
-from pipette_opt.read.inside_node import (
-    is_nccl_topology,
-    is_nvidia_smi_topology,
-    parse_nccl_topology,
-    parse_nvidia_smi_topology,
-)
+from pipette_opt.read.link_format import facts_of
+from pipette_opt.read.link_formats.nccl_topology import parse_nccl_topology
+from pipette_opt.read.link_formats.nvidia_smi_topology import parse_nvidia_smi_topology
 from pipette_opt.read.links import ImportedLinks, import_links
 from pipette_opt.read.log_lines import Log
+from pipette_opt.read.measurements import Topology
 
 OSU_BW = "# OSU MPI Bandwidth Test v7.3\n# Size      Bandwidth (MB/s)\n4194304   22000.00\n"
 
@@ -75,11 +74,10 @@ def test_direct_links_are_those_of_the_poorest_pair() -> None:
     assert (plain.nvlinks, plain.off_nvlink) == (0, ())
 
 
-def test_nvidia_smi() -> None:
+def test_nvidia_smi(tmp_path: Path) -> None:
     """Terminal colours, NICs and affinities do not matter."""
-    text = SMI.format(way="NV12")
-    assert is_nvidia_smi_topology(text)
-    node = parse_nvidia_smi_topology(Log(text), "topo.txt")
+    (tmp_path / "topo.txt").write_text(SMI.format(way="NV12"))
+    node = next(fact.node for fact in facts_of(tmp_path / "topo.txt", LinkOptions()) if isinstance(fact, Topology))
     assert (node.num_gpus, node.num_nics, node.nvlinks, node.compute_capability) == (2, 2, 12, None)
     assert parse_nvidia_smi_topology(Log(SMI.format(way="SYS")), "topo.txt").nvlinks == 0
 
@@ -92,11 +90,11 @@ def test_nvidia_smi() -> None:
         (topology(2, SWITCHED).replace('speed="400000"', 'speed="fast"'), "must have speed, a whole number"),
     ],
 )
-def test_damaged_xml(text: str, message: str) -> None:
+def test_damaged_xml(text: str, message: str, tmp_path: Path) -> None:
     """Each says what is wrong."""
-    assert is_nccl_topology(text)
+    (tmp_path / "topo.xml").write_text(text)
     with pytest.raises(InputError, match=message):
-        parse_nccl_topology(text, "topo.xml")
+        facts_of(tmp_path / "topo.xml", LinkOptions())
 
 
 def test_damaged_table() -> None:

@@ -15,9 +15,9 @@ from test_pair_tests import OSU_BW, ib_write
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.cluster import read_cluster, write_cluster
+from pipette_opt.read.link_formats.nccl_tests import parse_nccl_text
 from pipette_opt.read.links import ImportedLinks, import_links
 from pipette_opt.read.log_lines import Log
-from pipette_opt.read.nccl_tests import parse_nccl_text
 
 SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared"))
 CASES, FORMATS = SHARED / "cases" / "links", SHARED / "formats"
@@ -408,7 +408,7 @@ def test_files_of_other_programs(tmp_path: Path) -> None:
     """Alone they are an error that says what they are; in a folder they are named and stop nothing."""
     nodes = tmp_path / "nodes.json"
     nodes.write_text('{"apiVersion": "v1", "items": [{"kind": "Node"}]}')
-    with pytest.raises(InputError, match="is JSON neither of nccl-tests nor of Pipette"):
+    with pytest.raises(InputError, match="is JSON neither of nccl-tests"):
         import_links(nodes, gpus_per_node=8)
     folder = written(tmp_path / "logs", pair=nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0))
     (folder / "nodes.json").write_text(nodes.read_text())

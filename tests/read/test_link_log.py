@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.link_log import LinkLog, is_link_log, link_line, parse_link_log
+from pipette_opt.read.link_formats.link_log import LinkLog, is_link_log, link_line, parse_link_log
 from pipette_opt.read.links import import_links
 
 LOG = LinkLog(hosts=("n2", "n10"), gpus_per_node=2, device_name="NVIDIA A100-SXM4-80GB", together=True)

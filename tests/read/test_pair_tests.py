@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.link_formats.pair_tests import is_pair_test, pair_facts
 from pipette_opt.read.links import import_links
 from pipette_opt.read.log_lines import Log
-from pipette_opt.read.pair_tests import PairTest, is_pair_test, parse_pair_tests
+from pipette_opt.read.measurements import Latency, Rate
 
 OSU_BW = """# OSU MPI-CUDA Bandwidth Test v7.3
 # Size      Bandwidth (MB/s)
@@ -46,46 +47,39 @@ def ib_write(unit: str = "MB/sec", average: float = 10000.0, both: str = "") -> 
     return IB_WRITE.format(unit=unit, peak=average + 1, average=average, both=both)
 
 
-def only_test(text: str, where: str) -> PairTest:
-    """Test of a log that has no other."""
-    (test,) = parse_pair_tests(Log(text), where)
-    return test
+def rows_of(text: str, where: str) -> list[Rate | Latency]:
+    """Rows of a log."""
+    return [fact for fact in pair_facts(Log(text), where) if isinstance(fact, Rate | Latency)]
 
 
-def test_osu_bandwidth_is_directed_and_in_millions_of_bytes() -> None:
-    """Rank 0 sends; the mean of the sizes from 1 MiB on."""
-    test = only_test(OSU_BW, "osu_bw_n1_n2.txt")
-    assert (test.kind, test.sender, test.receiver, test.both_ways) == ("osu_bw", "n1", "n2", False)
-    assert test.bytes_per_s == pytest.approx(21e9)
+OSU_BIBW = OSU_BW.replace("Bandwidth Test", "Bi-Directional Bandwidth Test")
+IB_READ = ib_write().replace("RDMA_Write", "RDMA_Read")
 
 
-def test_osu_both_ways_is_the_sum_of_both() -> None:
-    """Each direction gets half."""
-    test = only_test(OSU_BW.replace("Bandwidth Test", "Bi-Directional Bandwidth Test"), "n1__n2.log")
-    assert test.bytes_per_s == pytest.approx(10.5e9)
-    assert test.both_ways
-
-
-def test_osu_latency() -> None:
-    """The best of the smallest messages."""
-    test = only_test(OSU_LATENCY, "n1_to_n2")
-    assert test.latency_s == pytest.approx(1.4e-6)
-    assert test.bytes_per_s is None
-
-
-def test_perftest_units() -> None:
-    """MB/sec are 2^20 bytes, Gb/sec 10^9 bits."""
-    assert only_test(ib_write(), "ib_write_bw_a_b.txt").bytes_per_s == pytest.approx(10000 * 2**20)
-    assert only_test(ib_write("Gb/sec", 200.0), "a_b.txt").bytes_per_s == pytest.approx(25e9)
-    both = only_test(ib_write("Gb/sec", 200.0, both="Bidirectional "), "a_b.txt")
-    assert both.both_ways
-    assert both.bytes_per_s == pytest.approx(12.5e9)
-
-
-def test_reading_turns_the_direction() -> None:
-    """The client of ib_read_bw receives."""
-    test = only_test(ib_write().replace("RDMA_Write", "RDMA_Read"), "client_to_server.txt")
-    assert (test.kind, test.sender, test.receiver) == ("ib_read_bw", "server", "client")
+@pytest.mark.parametrize(
+    ("text", "name", "program", "expected"),
+    [
+        (OSU_BW, "osu_bw_n1_n2.txt", "osu_bw", {("n1", "n2"): 21e9}),  # the mean of the sizes from 1 MiB on
+        (OSU_BIBW, "n1__n2.log", "osu_bibw", {("n1", "n2"): 10.5e9, ("n2", "n1"): 10.5e9}),  # the sum of both ways
+        (OSU_LATENCY, "n1_to_n2", "osu_latency", {("n1", "n2"): 1.4e-6}),  # the best of the smallest messages
+        (ib_write(), "ib_write_bw_a_b.txt", "ib_write_bw", {("a", "b"): 10000 * 2**20}),  # MB/sec are 2^20 bytes
+        (ib_write("Gb/sec", 200.0), "a_b.txt", "ib_write_bw", {("a", "b"): 25e9}),
+        (
+            ib_write("Gb/sec", 200.0, both="Bidirectional "),
+            "a_b.txt",
+            "ib_write_bw",
+            {("a", "b"): 12.5e9, ("b", "a"): 12.5e9},
+        ),
+        (IB_READ, "client_to_server.txt", "ib_read_bw", {("server", "client"): 10000 * 2**20}),  # the client receives
+    ],
+)
+def test_rows(text: str, name: str, program: str, expected: dict[tuple[str, str], float]) -> None:
+    """Sender, receiver and bytes/s of each direction, or seconds of a small message."""
+    rows = rows_of(text, name)
+    values = {row.hosts: row.bytes_per_s if isinstance(row, Rate) else row.latency_s for row in rows}
+    assert values == pytest.approx(expected)
+    assert {row.program for row in rows} == {program}
+    assert all(row.is_one_way == (len(rows) == 1) for row in rows if isinstance(row, Rate))
 
 
 @pytest.mark.parametrize(
@@ -101,8 +95,8 @@ def test_reading_turns_the_direction() -> None:
 )
 def test_where_the_hosts_are_named(line: str, name: str) -> None:
     """In a line, in the launcher's command, in the file's name."""
-    test = only_test(f"{line}\n{OSU_BW}", name)
-    assert (test.sender, test.receiver) == ("gpu01", "gpu02")
+    (row,) = rows_of(f"{line}\n{OSU_BW}", name)
+    assert row.hosts == ("gpu01", "gpu02")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +118,7 @@ def test_damaged_output(text: str, name: str, message: str) -> None:
     """Each says what is wrong."""
     assert is_pair_test(text)
     with pytest.raises(InputError, match=message):
-        only_test(text, name)
+        rows_of(text, name)
 
 
 def test_a_folder_of_them_becomes_a_cluster(tmp_path: Path) -> None:
@@ -146,10 +140,10 @@ def test_a_folder_of_them_becomes_a_cluster(tmp_path: Path) -> None:
 def test_lines_around_results_are_counted(text: str) -> None:
     """What the programs print is known; what stands around it is not."""
     log = Log(f"# hosts: n1 n2\n{text}")
-    parse_pair_tests(log, "x.txt")
+    list(pair_facts(log, "x.txt"))
     assert log.unused() == ""
     log = Log(f"# hosts: n1 n2\nmodule load ucx\n{text} Failed status 12: wr_id 0 syndrom 0x81\n")
-    parse_pair_tests(log, "x.txt")
+    list(pair_facts(log, "x.txt"))
     assert log.unused().endswith("lines were not used: first, line 2: 'module load ucx'.")
     assert log.unused().startswith("2 of ")
 
@@ -159,4 +153,4 @@ def test_a_line_that_cannot_be_read_is_named_by_its_number_in_the_file() -> None
     lines = [f"[1,0]<stdout>: {line}" for line in OSU_BW.splitlines()]
     text = "\n".join(["# hosts: n1 n2", *lines, "[1,0]<stdout>: 8388608 x"]) + "\n"
     with pytest.raises(InputError, match="line 9: must have 2 numbers"):
-        parse_pair_tests(Log(text), "x.txt")
+        rows_of(text, "x.txt")

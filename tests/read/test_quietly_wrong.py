@@ -9,7 +9,7 @@ import pytest
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import number_of
 from pipette_opt.read.cluster import read_cluster
-from pipette_opt.read.link_log import parse_link_log
+from pipette_opt.read.link_formats.link_log import parse_link_log
 from pipette_opt.read.links import import_links
 from pipette_opt.read.matrices import read_matrix_csv
 from pipette_opt.read.megatron_args import parse_megatron_args

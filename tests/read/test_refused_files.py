@@ -25,7 +25,8 @@ from pipette_opt.read.cluster import read_cluster
 from pipette_opt.read.expert_loads import read_expert_loads
 from pipette_opt.read.files import parse_json
 from pipette_opt.read.hugging_face import model_from_hugging_face
-from pipette_opt.read.link_log import parse_link_log
+from pipette_opt.read.link_formats.link_log import parse_link_log
+from pipette_opt.read.link_formats.switches import parse_switches
 from pipette_opt.read.links import import_links as read_links
 from pipette_opt.read.log_lines import Log
 from pipette_opt.read.matrices import read_matrix
@@ -37,7 +38,6 @@ from pipette_opt.read.prices import parse_prices
 from pipette_opt.read.profile import read_profile
 from pipette_opt.read.runs import read_runs
 from pipette_opt.read.speeds import parse_speeds
-from pipette_opt.read.switches import parse_switches
 
 
 def written(folder: Path, **texts: str) -> Path:

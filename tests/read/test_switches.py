@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.read.link_formats.switches import parse_switches
 from pipette_opt.read.links import import_links
 from pipette_opt.read.log_lines import Log
-from pipette_opt.read.switches import is_switch_list, parse_switches
 
 SCONTROL = """SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]
 SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[3-4]
@@ -20,8 +20,7 @@ SwitchName=alone Level=0 LinkSpeed=1 Nodes=n5
 def test_distances() -> None:
     """Same leaf, one level up, no common switch, unknown."""
     tree = parse_switches(Log(SCONTROL), "topology")
-    assert is_switch_list(SCONTROL)
-    assert tree.hosts == ("n1", "n2", "n3", "n4", "n5")
+    assert tuple(tree.ancestors) == ("n1", "n2", "n3", "n4", "n5")
     assert tree.distance("n1", "n2") == 0
     assert tree.distance("n2", "n3") == 1
     assert tree.distance("n1", "n5") is None

@@ -7,7 +7,7 @@ when the run stopped, and is ignored.
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -17,10 +17,13 @@ from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.typed import typed
 from pipette_opt.base.types import is_number
 from pipette_opt.base.units import GB, whole_number
+from pipette_opt.options.links import LinkOptions
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import parse_json
 from pipette_opt.read.hosts import checked_host
+from pipette_opt.read.link_format import LinkFile, link_format
 from pipette_opt.read.matrices import MAX_GB_PER_S, MAX_LATENCY_S, MIN_GB_PER_S
+from pipette_opt.read.measurements import Fact, Host, Latency, Note, Rate
 
 VERSION = 1
 
@@ -76,6 +79,21 @@ class LinkLog:
 def is_link_log(text: str) -> bool:
     """Return whether a text looks like a log of ``profile links``."""
     return text.startswith('{"pipette_opt_links"')
+
+
+@link_format("profile links", lambda file: is_link_log(file.text), order=40, is_json=True)
+def read_link_log(file: LinkFile, asked: LinkOptions) -> Iterator[Fact]:
+    """Yield the bandwidth of the largest message, and the latency, of each measured pair."""
+    log = parse_link_log(file.text, file.where)
+    devices = frozenset({log.device_name} - {""})
+    program = "profile links, " + ("all pairs of a round at once" if log.together else "one pair at a time")
+    for host in log.hosts:
+        yield Host(name=host, gpus=log.gpus_per_node, device_names=devices)
+    for (flows, sender, receiver), rates in log.rates.items():
+        yield Rate(sender=sender, receiver=receiver, program=program, flows=flows, bytes_per_s=rates[max(rates)])
+    for (sender, receiver), latency_s in log.latencies.items():
+        yield Latency(sender=sender, receiver=receiver, program=program, latency_s=latency_s)
+    yield Note(kind="used", text=program)
 
 
 def link_line(flows: int, sender: str, receiver: str, rates: Mapping[int, float], latency_s: float) -> str:

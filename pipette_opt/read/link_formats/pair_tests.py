@@ -6,20 +6,26 @@ in the log (``mpirun -H a,b``, ``srun -w a,b``), the user's option, or the file 
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import MIB, US, number_of, whole_number
+from pipette_opt.options.links import LinkOptions
 from pipette_opt.read.hosts import expand_hosts
+from pipette_opt.read.link_format import LinkFile, link_format
 from pipette_opt.read.log_lines import Log, LogLine, by_source
+from pipette_opt.read.measurements import Fact, Latency, Note, Rate
 
 LARGE_PAIR_BYTES = MIB
 """Smallest message that shows the bandwidth, bytes. Chosen: these programs keep many messages in flight."""
 
 SMALL_PAIR_BYTES = 8
 """Largest message of ``osu_latency`` that shows the latency, bytes. Chosen."""
+
+METHOD = "OSU's and perftest's programs measure one pair at a time: other traffic is not in their figures."
 
 MB = 10**6
 
@@ -40,46 +46,24 @@ _TEST_NAME = re.compile(r"^(?:osu_(?:bw|bibw|latency)|ib_(?:write|read|send)_bw)
 _SEPARATOR = re.compile(r"_to_|-to-|__|_|,")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairTest:
-    """
-    Result of a test of the link from one host to another.
-
-    Parameters
-    ----------
-    kind
-        Name of the program, such as ``osu_bw``.
-    bytes_per_s
-        Bandwidth from sender to receiver, bytes/s; ``None`` for a latency test.
-    latency_s
-        Latency of a message, seconds; ``None`` for a bandwidth test.
-    both_ways
-        Whether both directions were loaded at once, each with ``bytes_per_s``.
-    hosts_from
-        Text that says where the host names come from; empty if the log names them.
-    """
-
-    kind: str
-    sender: str
-    receiver: str
-    bytes_per_s: float | None = None
-    latency_s: float | None = None
-    both_ways: bool = False
-    hosts_from: str = ""
-
-
 def is_pair_test(text: str) -> bool:
     """Return whether a text looks like output of OSU's or perftest's programs."""
     return bool(_OSU.search(text) or (_PERFTEST.search(text) and _PERFTEST_UNIT.search(text)))
 
 
-def parse_pair_tests(log: Log, where: str, hosts: str | None = None) -> tuple[PairTest, ...]:
+@link_format("osu_bw, osu_latency, ib_write_bw", lambda file: is_pair_test(file.log.text), order=30)
+def read_pair_tests(file: LinkFile, asked: LinkOptions) -> Iterator[Fact]:
+    """Yield the result of a test."""
+    return pair_facts(file.log, file.where, asked.pair)
+
+
+def pair_facts(log: Log, where: str, hosts: str | None = None) -> Iterator[Fact]:
     """
-    Return the result of a test, once for each process that printed it.
+    Yield the result of a test, once for each process that printed it.
 
     A MB of OSU is 10^6 bytes; perftest's MB/sec is 2^20 bytes/s, its Gb/sec 10^9 bits/s (its ``--help``). In
     ``osu_bw``, rank 0 sends. In ``ib_write_bw`` and ``ib_send_bw``, the client, named first, sends; in ``ib_read_bw``
-    it receives.
+    it receives. A test of both directions at once prints their sum, of which each has half.
 
     Parameters
     ----------
@@ -89,34 +73,36 @@ def parse_pair_tests(log: Log, where: str, hosts: str | None = None) -> tuple[Pa
     first, second, hosts_from = _hosts(log, where, hosts)
     log.use_like(_OWN)
     tests = [lines for lines in by_source(log.lines).values() if is_pair_test(_text(lines))]
-    return tuple(
-        replace(_test(log, lines, where, first, second), hosts_from=hosts_from)
-        for lines in (tests if len(tests) > 1 else [log.lines])
-    )
+    for lines in tests if len(tests) > 1 else [log.lines]:
+        row = (_osu if _OSU.search(_text(lines)) else _perftest)(log, lines, where, first, second)
+        yield row
+        if isinstance(row, Rate) and not row.is_one_way:
+            yield replace(row, sender=row.receiver, receiver=row.sender)
+        if hosts_from:
+            named = f"its log does not name its hosts; {row.sender} and {row.receiver}, from {hosts_from}"
+            yield Note(kind="remark", text=named)
+        yield Note(kind="used", text=row.program)
+        yield Note(kind="method", text=METHOD)
 
 
 def _text(lines: Sequence[LogLine]) -> str:
     return "\n".join(line.text for line in lines)
 
 
-def _test(log: Log, lines: Sequence[LogLine], where: str, first: str, second: str) -> PairTest:
-    osu = _OSU.search(_text(lines))
-    if osu:
-        rows = _rows(log, lines, where, columns=2)
-        name = osu["name"]
-        if name == "Latency":
-            small = [value for size, value in rows if size <= SMALL_PAIR_BYTES]
-            if not small:
-                raise InputError(where, f"osu_latency must have sizes up to {SMALL_PAIR_BYTES} bytes.")
-            return PairTest(kind="osu_latency", sender=first, receiver=second, latency_s=min(small) * US)
-        both = name != "Bandwidth"
-        rate = _rate(rows) * MB / (2 if both else 1)
-        kind = "osu_bibw" if both else "osu_bw"
-        return PairTest(kind=kind, sender=first, receiver=second, bytes_per_s=rate, both_ways=both)
-    return _perftest(log, lines, where, first, second)
+def _osu(log: Log, lines: Sequence[LogLine], where: str, first: str, second: str) -> Rate | Latency:
+    rows = _rows(log, lines, where, columns=2)
+    name = _OSU.search(_text(lines))["name"]  # type: ignore[index]
+    if name == "Latency":
+        small = [value for size, value in rows if size <= SMALL_PAIR_BYTES]
+        if not small:
+            raise InputError(where, f"osu_latency must have sizes up to {SMALL_PAIR_BYTES} bytes.")
+        return Latency(sender=first, receiver=second, program="osu_latency", latency_s=min(small) * US)
+    if name == "Bandwidth":
+        return Rate(sender=first, receiver=second, program="osu_bw", bytes_per_s=_rate(rows) * MB, is_one_way=True)
+    return Rate(sender=first, receiver=second, program="osu_bibw", bytes_per_s=_rate(rows) * MB / 2)
 
 
-def _perftest(log: Log, lines: Sequence[LogLine], where: str, first: str, second: str) -> PairTest:
+def _perftest(log: Log, lines: Sequence[LogLine], where: str, first: str, second: str) -> Rate:
     text = _text(lines)
     title, unit = _PERFTEST.search(text), _PERFTEST_UNIT.search(text)
     if title is None or unit is None:
@@ -125,9 +111,9 @@ def _perftest(log: Log, lines: Sequence[LogLine], where: str, first: str, second
     both = title["both"] is not None
     rate = _rate(rows) * (GBIT_PER_S if unit["unit"] == "Gb/sec" else MIB) / (2 if both else 1)
     operation = {"RDMA_Write": "write", "RDMA_Read": "read", "Send": "send"}[title.group(1)]
-    if operation == "read":
-        first, second = second, first
-    return PairTest(kind=f"ib_{operation}_bw", sender=first, receiver=second, bytes_per_s=rate, both_ways=both)
+    sender, receiver = (second, first) if operation == "read" else (first, second)
+    program = f"ib_{operation}_bw"
+    return Rate(sender=sender, receiver=receiver, program=program, bytes_per_s=rate, is_one_way=not both)
 
 
 def _rows(log: Log, lines: Sequence[LogLine], where: str, columns: int) -> list[tuple[int, float]]:

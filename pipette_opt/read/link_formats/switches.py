@@ -1,46 +1,51 @@
 """Reader of a cluster's switches, from ``scontrol show topology`` or Slurm's ``topology.conf``."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import IntArray
+from pipette_opt.options.links import LinkOptions
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.hosts import expand_hosts
+from pipette_opt.read.link_format import LinkFile, link_format
 from pipette_opt.read.log_lines import Log
+from pipette_opt.read.measurements import Fact
 
-_LINE = re.compile(r"^\s*SwitchName=", re.IGNORECASE)
+_LINE = re.compile(r"^\s*SwitchName=", re.IGNORECASE | re.MULTILINE)
 _COMMENT = re.compile(r"\s*#")
 _KEYS = ("switchname", "level", "linkspeed", "nodes", "switches")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchTree:
+class SwitchTree(Fact, frozen=True, kw_only=True):
     """
     Switches above each host.
 
     Parameters
     ----------
     ancestors
-        Names of the switches above each host, from leaf to root.
+        Names of the switches above each host, from leaf to root; hosts in file order.
     """
 
     ancestors: Mapping[str, tuple[str, ...]]
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Hosts in file order."""
-        return tuple(self.ancestors)
 
     def distance(self, a: str, b: str) -> int | None:
         """Return the levels up to the first common switch of two hosts, 0 for a common leaf; ``None`` without one."""
         above_a, above_b = self.ancestors.get(a, ()), self.ancestors.get(b, ())
         return next((level for level, switch in enumerate(above_a) if switch in above_b), None)
 
+    def distances(self, hosts: Sequence[str]) -> IntArray:
+        """Return the distance of each two hosts, shape ``(num_hosts, num_hosts)``; -1 without a common switch."""
+        found = [[self.distance(sender, receiver) for receiver in hosts] for sender in hosts]
+        return np.array([[-1 if levels is None else levels for levels in row] for row in found])
 
-def is_switch_list(text: str) -> bool:
-    """Return whether a text looks like Slurm's list of switches."""
-    return any(_LINE.match(line) for line in text.splitlines())
+
+@link_format("scontrol show topology", lambda file: _LINE.search(file.log.text) is not None, order=80)
+def read_switches(file: LinkFile, asked: LinkOptions) -> Iterator[Fact]:
+    """Yield the switches."""
+    yield parse_switches(file.log, file.where)
 
 
 def parse_switches(log: Log, where: str) -> SwitchTree:

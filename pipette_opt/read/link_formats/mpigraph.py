@@ -1,14 +1,20 @@
 """Reader of mpiGraph's output: tables of send and receive bandwidth in MB/s of 2^20 bytes."""
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import number_of
+from pipette_opt.options.links import LinkOptions
+from pipette_opt.read.link_format import LinkFile, link_format
 from pipette_opt.read.log_lines import Log
 from pipette_opt.read.matrices import MPIGRAPH_MB, HostMatrix, reduce_to_hosts
+from pipette_opt.read.measurements import Fact, Host, Note, Rate
+
+METHOD = "mpiGraph measures one flow of each host while all hosts send and receive; its MB is 2^20 bytes."
 
 _RANK = re.compile(r"^(?P<host>.+):(?P<rank>[0-9]+)$")
 _OWN = re.compile(
@@ -18,9 +24,21 @@ _OWN = re.compile(
 """Pattern of the lines that mpiGraph prints beside its tables."""
 
 
-def is_mpigraph(text: str) -> bool:
-    """Return whether a text looks like output of mpiGraph."""
-    return "START mpiGraph" in text
+@link_format("mpiGraph", lambda file: "START mpiGraph" in file.log.text, order=20)
+def read_mpigraph(file: LinkFile, asked: LinkOptions) -> Iterator[Fact]:
+    """Yield the bandwidth of each pair of hosts."""
+    return matrix_facts(parse_mpigraph(file.log, file.where), "mpiGraph")
+
+
+def matrix_facts(matrix: HostMatrix, program: str) -> Iterator[Fact]:
+    """Yield the facts of a matrix of bandwidths with one flow per host, measured by mpiGraph on all hosts at once."""
+    for host in matrix.hosts:
+        yield Host(name=host, is_in_table=True)
+    for i, j in np.argwhere(~np.isnan(matrix.bytes_per_s)).tolist():
+        rate = float(matrix.bytes_per_s[i, j])
+        yield Rate(sender=matrix.hosts[i], receiver=matrix.hosts[j], program=program, bytes_per_s=rate)
+    yield Note(kind="used", text=program)
+    yield Note(kind="method", text=METHOD)
 
 
 def parse_mpigraph(log: Log, where: str) -> HostMatrix:

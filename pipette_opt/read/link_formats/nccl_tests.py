@@ -7,7 +7,8 @@ rccl-tests without ``redop`` or ``root``. Older text does not name its test; :fu
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +17,18 @@ from msgspec import Meta
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.typed import typed
-from pipette_opt.base.units import GB, US, counted, number_of, whole_number
+from pipette_opt.base.units import GB, KIB, MIB, US, counted, number_of, whole_number
+from pipette_opt.options.links import LinkOptions
+from pipette_opt.read.fields import unused_keys
 from pipette_opt.read.files import parse_json
+from pipette_opt.read.gpus import recognise_gpu
+from pipette_opt.read.link_format import LinkFile, link_format
 from pipette_opt.read.log_lines import Log, LogLine, by_source
+from pipette_opt.read.matrices import gb_text
+from pipette_opt.read.measurements import Fact, Failure, Host, InsideRate, Latency, Note, Rate
+
+_OWN = re.compile(r"# nccl-tests version|#\s*nThread\s+[0-9]+\s+nGpus|#\s*Using devices|#\s+size\s+count\s+type")
+"""Pattern of any line that nccl-tests print, whatever their version."""
 
 _START = re.compile(r"#\s*Collective test starting:\s*(\S+)")
 _PROGRAM = re.compile(r"(?<!\w)(?P<name>[a-z]+(?:_[a-z]+){0,2})_perf(?![\w.])")
@@ -83,6 +93,18 @@ KNOWN_KEYS = (
     "end_time",
 )
 """Top-level keys of the JSON of ``-J`` (nccl-tests, ``src/util.cu``)."""
+
+LARGE_BYTES = 16 * MIB
+"""Smallest message that counts for bandwidth, bytes: the fixed cost is below about 5 % of its time. Chosen."""
+
+SMALL_BYTES = 64 * KIB
+"""Largest message that counts for latency, bytes. Chosen."""
+
+METHOD = (
+    "nccl-tests load both directions of a pair at once and print one figure: both directions got it. "
+    f"A rate is the mean over the sizes from {LARGE_BYTES // MIB} MiB on; of several measurements of the same "
+    "pair and number of flows the slowest counts, since the GPU that will use the link is not known."
+)
 
 _PAIR_KINDS = ("sendrecv", "alltoall")
 _ONE_LINK_KINDS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -200,16 +222,152 @@ class _Draft:
         return self.has_header and not (self.name or self.ranks or self.rows)
 
 
-def is_nccl_text(text: str) -> bool:
-    """Return whether a text without tags looks like output of nccl-tests."""
-    return bool(
-        re.search(r"# nccl-tests version|#\s*nThread\s+[0-9]+\s+nGpus|#\s*Using devices|#\s+size\s+count\s+type", text)
-    )
-
-
 def is_nccl_json(data: object) -> bool:
     """Return whether parsed JSON looks like output of nccl-tests."""
     return isinstance(data, dict) and isinstance(data.get("config"), dict) and "devices" in data["config"]
+
+
+@link_format("nccl-tests", lambda file: _OWN.search(file.log.text) is not None, order=10)
+def read_nccl_text(file: LinkFile, asked: LinkOptions) -> Iterator[Fact]:
+    """Yield the facts of all tests in a log."""
+    for test in parse_nccl_text(file.log, file.where, asked.test):
+        yield from facts_of_test(test, asked.only_gpus)
+
+
+@link_format(
+    "nccl-tests (-J)",
+    lambda file: is_nccl_json(file.content) or (file.content is None and '"nccl_version"' in file.text),
+    order=11,
+    is_json=True,
+)
+def read_nccl_json(file: LinkFile, asked: LinkOptions) -> Iterator[Fact]:
+    """Yield the facts of the test in a JSON file of option ``-J``."""
+    yield from facts_of_test(parse_nccl_json(file.text, file.where, asked.test), asked.only_gpus)
+    if unused := unused_keys(file.content, KNOWN_KEYS):
+        yield Note(kind="unused", text=unused)
+
+
+def kind_asked(test: str) -> str:
+    """Return the name of a test as nccl-tests has it, from a name with or without underscores and ``_perf``."""
+    word = test.lower().removesuffix("_perf").replace("_", "").replace("-", "")
+    if test and word not in KINDS:
+        raise InputError("--test", f"must be one of {', '.join(KINDS.values())}, got {test!r}.")
+    return KINDS.get(word, "")
+
+
+def facts_of_test(test: NcclTest, only_gpus: int | None = None) -> Iterator[Fact]:
+    """Yield the facts of a run of nccl-tests; of one without ``only_gpus`` GPUs per host, if given, only its hosts."""
+    file = Path(test.source).name
+    if test.problem and not test.failed:
+        yield Note(kind="not used", about=f"{test.kind or 'A test'} in {file}", text=f"{test.problem}.")
+        return
+    if len(test.hosts) <= 2:
+        for host, gpus in test.gpus_of_host.items():
+            yield Host(name=host, gpus=gpus, device_names=test.device_names[host])
+    if only_gpus is not None and set(test.gpus_of_host.values()) != {only_gpus}:
+        return
+    flows = pair_flows(test)
+    if flows is None:
+        yield from _inside_or_not_used(test)
+        return
+    first, second = test.hosts
+    program = f"{test.kind}_perf with {counted(test.gpus_of_host[first], 'GPU')} a host"
+    large = _large(test.rows)
+    if test.problem or not large:
+        problem = f"{test.kind} in {file} {test.problem}".strip()
+        is_wrong = test.problem == WRONG_RESULTS
+        yield Failure(sender=first, receiver=second, program=program, flows=flows, problem=problem, is_wrong=is_wrong)
+        return
+    rate = pair_bytes_per_s(test, large)
+    for sender, receiver in ((first, second), (second, first)):
+        yield Rate(sender=sender, receiver=receiver, program=program, flows=flows, bytes_per_s=rate)
+    for row in test.rows if test.kind == "sendrecv" else ():
+        if row.size_bytes <= SMALL_BYTES:
+            latency_s = row.time_s - row.size_bytes / rate
+            yield Latency(sender=first, receiver=second, program=program, latency_s=latency_s)
+    yield Note(kind="used", text=program)
+    yield Note(kind="method", text=METHOD)
+    for remark in _remarks(test, flows, rate):
+        yield Note(kind="remark", text=remark)
+
+
+def _remarks(test: NcclTest, flows: int, rate: float) -> Iterator[str]:
+    """Yield a sentence on each assumption about a test whose rate, in bytes/s, counts."""
+    if test.num_announced:
+        announced = f"the {counted(test.num_announced, 'size')} that its header announces"
+        yield f"its log lacks its last lines, but has {announced}, and counts as complete"
+    if test.kind_from:
+        yield f"its log does not name the test; {test.kind}, from {test.kind_from}"
+    if len(test.groups) > 1:
+        groups = f"{len(test.groups)} groups of ranks ran at once (NCCL_TESTS_SPLIT)"
+        yield f"{groups}; the log has the figures of one, and their sum counts, {flows} flows"
+    if test.kind not in _PAIR_KINDS:
+        bus = f"its bus bandwidth of {rate / len(test.groups) / GB:.2f} GB/s"
+        yield f"{test.kind} of two ranks on two hosts: {bus} is that of the link between them, each way"
+
+
+def _inside_or_not_used(test: NcclTest) -> Iterator[Fact]:
+    """Yield the bandwidth of a sendrecv ring inside each host; of any other test, the reason why it is not used."""
+    sizes = {sum(group.values()) for group in test.groups}
+    if not (test.is_inside_hosts and len(sizes) == 1 < max(sizes) and test.kind == "sendrecv" and not test.problem):
+        yield Note(kind="not used", text=f"{_no_pair(test)}.")
+        return
+    for row in _large(test.rows):
+        yield InsideRate(bytes_per_s=row.algorithm_bytes_per_s)
+    yield Note(kind="used", text="sendrecv_perf inside a host")
+
+
+def _no_pair(test: NcclTest) -> str:
+    """Return the reason why a test measures no link between two hosts, and the other use of the test, if any."""
+    if not test.kind:
+        known = ", ".join(dict.fromkeys(KINDS.values()))
+        return f"its log does not name the test; give it with --test, one of {known}, or in the file's name"
+    if test.kind not in KINDS.values():
+        return f"{test.kind} does not measure pairs of hosts; sendrecv_perf and alltoall_perf do"
+    if test.is_inside_hosts:
+        return f"{test.kind} inside one host does not measure links between hosts"
+    if test.group is None:
+        return f"its {len(test.groups)} groups of ranks (NCCL_TESTS_SPLIT) are not on the same hosts, with equal GPUs"
+    counts = list(test.group.values())
+    gpus = counted(counts[0], "GPU") if len(set(counts)) == 1 else " and ".join(map(str, counts)) + " GPUs"
+    if len(counts) == 2 and test.kind in ("sendrecv", "alltoall"):
+        return f"{test.kind} with {gpus} does not load a pair evenly"
+    if len(counts) == 2:
+        reason = f"{test.kind} over 2 hosts of {gpus} does not measure a pair; run it with one GPU a host"
+    else:
+        reason = f"{test.kind} over {len(counts)} hosts does not tell the pairs apart"
+    return reason if test.problem else f"{reason}{_of_nics(test)}"
+
+
+def _of_nics(test: NcclTest) -> str:
+    """Return a clause on the speed of a host's NICs that a collective shows, empty for none."""
+    rate = host_bytes_per_s(test, _large(test.rows))
+    if rate is None:
+        return (
+            "; of the NICs it says nothing, as on two hosts only rings send what its bus bandwidth supposes "
+            "(NCCL_ALGO=RING)"
+            if len(test.hosts) == 2
+            else ""
+        )
+    found = f"{rate / GB:.0f} GB/s each way together"
+    nominal = _usual_nics_bytes_per_s(test)
+    if nominal is not None and rate > nominal:
+        return (
+            f"; its figures would have the NICs of a host carry {found}, more than the {gb_text(nominal)} GB/s of the "
+            "usual NICs of this GPU, so they are not taken"
+        )
+    at_least = "" if test.is_ring or test.kind != "all_reduce" else "at least "
+    return (
+        f"; it says that the NICs of a host carry {at_least}{found} (inter_node.node_bandwidth_gb_per_s of a cluster "
+        "file)"
+    )
+
+
+def _usual_nics_bytes_per_s(test: NcclTest) -> float | None:
+    """Return the nominal bandwidth of all usual NICs of a test's hosts, bytes/s; ``None`` for unknown GPUs."""
+    entries = [recognise_gpu(device) for devices in test.device_names.values() for device in devices]
+    hosts = [entry.usual_host for entry in entries if entry is not None and entry.usual_host is not None]
+    return max(host.nics.nominal_bytes_per_s for host in hosts) if hosts else None
 
 
 def parse_nccl_text(log: Log, source: str, test: str = "") -> tuple[NcclTest, ...]:
@@ -327,20 +485,13 @@ def pair_flows(test: NcclTest) -> int | None:
     ``alltoall_perf`` with G GPUs per host, every GPU sends to the G GPUs of the other host: G flows each way. A
     collective of two ranks on two hosts sends over the link between them. Groups of ranks run at once; their flows add.
     """
-    flows = _flows_of_group(test)
-    return None if flows is None else flows * len(test.groups)
-
-
-def _flows_of_group(test: NcclTest) -> int | None:
-    """Return the flows of a group of ranks between its two hosts, each way; ``None`` if it measures no pair."""
     counts = list(test.group.values()) if test.group is not None else []
     if len(counts) != 2 or counts[0] != counts[1]:
         return None
-    if test.kind in _ONE_LINK_KINDS:
-        return 1 if counts[0] == 1 else None
-    if test.kind not in _PAIR_KINDS:
-        return None
-    return 1 if test.kind == "sendrecv" else counts[0]
+    if test.kind == "alltoall":
+        return counts[0] * len(test.groups)
+    is_pair = test.kind == "sendrecv" or (test.kind in _ONE_LINK_KINDS and counts[0] == 1)
+    return len(test.groups) if is_pair else None
 
 
 def pair_bytes_per_s(test: NcclTest, rows: Sequence[NcclRow]) -> float:
@@ -508,24 +659,19 @@ def _append(draft: _Draft, size: int, values: Sequence[tuple[float, float, float
 
 
 def _finish(draft: _Draft, source: str, given: str) -> NcclTest:
-    hosts: dict[str, int] = {}
-    names: dict[str, set[str]] = {}
-    groups: dict[int, dict[str, int]] = {}
-    for number in sorted(draft.ranks):
-        host, device, group = draft.ranks[number]
-        hosts[host] = hosts.get(host, 0) + 1
-        of_group = groups.setdefault(group, {})
-        of_group[host] = of_group.get(host, 0) + 1
-        names.setdefault(host, set()).add(device)
+    ranks = [draft.ranks[number] for number in sorted(draft.ranks)]
+    hosts = Counter(host for host, _, _ in ranks)
+    names = {host: frozenset(device for owner, device, _ in ranks if owner == host) for host in hosts}
+    groups = dict.fromkeys(group for *_, group in ranks)
     kind, kind_from = _kind(draft, source, given)
     test = NcclTest(
         source=source,
         kind=kind,
         kind_from=kind_from,
         gpus_of_host=hosts,
-        device_names={host: frozenset(devices) for host, devices in names.items()},
+        device_names=names,
         rows=tuple(draft.rows),
-        groups=tuple(groups.values()),
+        groups=tuple(Counter(host for host, _, own in ranks if own == group) for group in groups),
         is_ring=draft.is_ring,
         num_announced=0 if draft.ended else draft.num_announced,
     )
@@ -589,9 +735,7 @@ def _kind_in(text: str) -> str:
 
 def _other_kind(test: NcclTest) -> str:
     """Return a problem text if a bus bandwidth contradicts the inferred test; else empty."""
-    if not test.kind_from or test.kind not in KINDS.values():
-        return ""
-    if test.group is None:
+    if not test.kind_from or test.kind not in KINDS.values() or test.group is None:
         return ""
     factor = _bus_factor(test.kind, sum(test.group.values()))
     for row in test.rows:
@@ -602,3 +746,8 @@ def _other_kind(test: NcclTest) -> str:
                 f"times its algbw of {row.algorithm_bytes_per_s / GB:.2f}"
             )
     return ""
+
+
+def _large(rows: Sequence[NcclRow]) -> list[NcclRow]:
+    """Return the rows of messages of at least ``LARGE_BYTES``; if none, the row of the largest message."""
+    return [row for row in rows if row.size_bytes >= LARGE_BYTES] or list(rows[-1:])
