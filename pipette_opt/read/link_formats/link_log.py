@@ -11,14 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.typed import typed
-from pipette_opt.base.types import is_number
 from pipette_opt.base.units import GB, whole_number
 from pipette_opt.options.links import LinkOptions
-from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import parse_json
 from pipette_opt.read.hosts import checked_host
 from pipette_opt.read.link_format import LinkFile, link_format
@@ -27,17 +25,40 @@ from pipette_opt.read.measurements import Fact, Host, Latency, Note, Rate
 
 VERSION = 1
 
-_HEADER = ("hosts", "gpus_per_node", "device_name", "together")
-_MEASUREMENT = ("flows", "sender", "receiver", "bytes_per_s", "latency_s")
-
 NumGpus = Annotated[int, Meta(ge=1, le=1024)]
 """Number of GPUs of a host, and of flows between two hosts; the largest is chosen."""
+
+BytesPerS = Annotated[float, Meta(ge=MIN_GB_PER_S * GB, le=MAX_GB_PER_S * GB)]
+"""Valid bandwidth, bytes/s."""
+
+Seconds = Annotated[float, Meta(ge=0, le=MAX_LATENCY_S)]
+"""Valid latency of a message, seconds."""
 
 MAX_UNMEASURED = 256
 """Largest number of hosts without a measurement; more would only slow down the reader. Chosen."""
 
 Key = tuple[int, str, str]
 """Number of concurrent flows, sender and receiver."""
+
+
+class _Header(Struct):
+    """First line of a log."""
+
+    pipette_opt_links: int
+    hosts: list[str]
+    gpus_per_node: NumGpus
+    device_name: str
+    together: bool
+
+
+class _Line(Struct):
+    """Later line of a log, a measurement."""
+
+    flows: NumGpus
+    sender: str
+    receiver: str
+    bytes_per_s: dict[str, BytesPerS]
+    latency_s: Seconds
 
 
 @dataclass(slots=True, kw_only=True)
@@ -128,69 +149,43 @@ def parse_link_log(text: str, where: str) -> LinkLog:
     return log
 
 
-def _log_of(header: dict[str, Any], where: str) -> LinkLog:
+def _log_of(content: dict[str, Any], where: str) -> LinkLog:
     """Return a log without measurements from the content of its first line."""
-    Fields(where, header, ("pipette_opt_links", *_HEADER))
-    missing = [name for name in _HEADER if name not in header]
-    if missing:
-        raise InputError(where, f"lacks {', '.join(missing)}, which every log has.")
-    hosts, count = header["hosts"], header["gpus_per_node"]
-    if not isinstance(hosts, list) or not hosts or not all(isinstance(host, str) for host in hosts):
-        raise InputError(where, f"hosts must be a list of names, got {shown(hosts)}.")
-    twice = [host for host, number in Counter(hosts).items() if number > 1]
+    header = typed(_Header, content, where, closed=True)
+    twice = [host for host, number in Counter(header.hosts).items() if number > 1]
     if twice:
         raise InputError(where, f"hosts lists {shown(twice[0])} twice; list each host once.")
-    if not isinstance(header["device_name"], str) or not header["device_name"].isprintable():
-        raise InputError(where, f"device_name must be one line of text, got {shown(header['device_name'])}.")
-    if not isinstance(header["together"], bool):
-        raise InputError(where, f"together must be true or false, got {shown(header['together'])}.")
+    if not header.device_name.isprintable():
+        raise InputError(where, f"device_name must be one line of text, got {shown(header.device_name)}.")
     return LinkLog(
-        hosts=tuple(checked_host(host, where) for host in hosts),
-        gpus_per_node=typed(NumGpus, count, where, "gpus_per_node"),
-        device_name=header["device_name"],
-        together=header["together"],
+        hosts=tuple(checked_host(host, where) for host in header.hosts),
+        gpus_per_node=header.gpus_per_node,
+        device_name=header.device_name,
+        together=header.together,
     )
 
 
-def _add(log: LinkLog, entry: dict[str, Any], where: str) -> None:
-    Fields(where, entry, _MEASUREMENT)
-    try:
-        flows, sender, receiver = entry["flows"], str(entry["sender"]), str(entry["receiver"])
-        rates = {_size(size): _measured(rate) for size, rate in entry["bytes_per_s"].items()}
-        latency = _measured(entry["latency_s"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(where, f"is no measurement: {error}.") from None
-    typed(NumGpus, flows, where, "flows")
-    for host in (sender, receiver):
+def _add(log: LinkLog, content: dict[str, Any], where: str) -> None:
+    line = typed(_Line, content, where, closed=True)
+    for host in (line.sender, line.receiver):
         if host not in log.hosts:
             raise InputError(where, f"host {shown(host)} is not in the first line.")
-    if sender == receiver:
-        raise InputError(where, f"sender and receiver are both {sender!r}; they must be two hosts.")
-    if not rates:
+    if line.sender == line.receiver:
+        raise InputError(where, f"sender and receiver are both {line.sender!r}; they must be two hosts.")
+    if not line.bytes_per_s:
         raise InputError(where, "has no rate in bytes_per_s; the line is damaged.")
-    for rate in rates.values():
-        if not MIN_GB_PER_S <= rate / GB <= MAX_GB_PER_S:
-            limits = f"from {MIN_GB_PER_S * GB:g} to {MAX_GB_PER_S * GB:g}"
-            raise InputError(where, f"bytes_per_s must be {limits} bytes/s, got {rate:g}.")
-    if not 0 <= latency <= MAX_LATENCY_S:
-        raise InputError(where, f"latency_s must be seconds from 0 to {MAX_LATENCY_S:g}, got {latency:g}.")
-    log.rates[flows, sender, receiver] = rates
-    if flows == 1:
-        log.latencies[sender, receiver] = latency
+    log.rates[line.flows, line.sender, line.receiver] = {
+        _size(size, where): rate for size, rate in line.bytes_per_s.items()
+    }
+    if line.flows == 1:
+        log.latencies[line.sender, line.receiver] = line.latency_s
 
 
-def _measured(value: object) -> float:
-    """Return a finite number as a float. ``ValueError`` for text, even if it looks like a number."""
-    if not is_number(value) or isinstance(value, bool):
-        raise ValueError(f"{shown(value)} is no number")
-    return float(value)
-
-
-def _size(text: str) -> int:
-    """Return a message size in bytes from its text. ``ValueError`` unless it is written as by :func:`link_line`."""
+def _size(text: str, where: str) -> int:
+    """Return a message size in bytes from its text; ``InputError`` unless it is written as by :func:`link_line`."""
     size = whole_number(text)
     if not size or str(size) != text:
-        raise ValueError(f"{shown(text)} is no size in bytes")
+        raise InputError(where, f"bytes_per_s has {shown(text)}, which is no size in bytes.")
     return size
 
 
