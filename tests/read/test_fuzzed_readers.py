@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmark_modules import loaded
-from test_import_links import nccl_json, nccl_text
+from link_logs import nccl_json, nccl_text
 
 from pipette_opt.base.errors import InputError, PipetteError
 from pipette_opt.read.hosts import expand_hosts, natural_key
@@ -86,7 +86,7 @@ def test_a_word_of_a_script_that_holds_options() -> None:
 @pytest.mark.parametrize(("field", "value"), [("ngpus", 10**12), ("nthreads", -1), ("ngpus", [1])])
 def test_a_process_of_more_gpus_than_any_host_has(field: str, value: object) -> None:
     """A list of so many ranks would fill the memory."""
-    content = json.loads(nccl_json("sendrecv", ["n1", "n2"], 20.0))
+    content = json.loads(nccl_json("sendrecv", {"n1": 1, "n2": 1}, 20.0))
     content["config"][field] = value
     with pytest.raises(InputError, match=rf"config\.{field} must be a whole number in \[1, 1024\]"):
         parse_nccl_json(json.dumps(content), "a.json")
@@ -94,14 +94,14 @@ def test_a_process_of_more_gpus_than_any_host_has(field: str, value: object) -> 
 
 def test_a_row_of_results_without_any() -> None:
     """Neither out of place nor in place."""
-    content = json.loads(nccl_json("sendrecv", ["n1", "n2"], 20.0))
+    content = json.loads(nccl_json("sendrecv", {"n1": 1, "n2": 1}, 20.0))
     content["results"][0] |= {"out_of_place": None, "in_place": None}
     assert parse_nccl_json(json.dumps(content), "a.json").problem == "a row of results is incomplete"
 
 
 def test_a_size_that_is_no_number() -> None:
     """1e999 is infinite for Python's JSON, and refused as no number."""
-    content = json.loads(nccl_json("sendrecv", ["n1", "n2"], 20.0))
+    content = json.loads(nccl_json("sendrecv", {"n1": 1, "n2": 1}, 20.0))
     content["results"][0]["size"] = "SIZE"
     text = json.dumps(content).replace('"SIZE"', "1e999")
     with pytest.raises(InputError, match="'1e999' is too large for a number"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_import_links import nccl_text
+from link_logs import nccl_text
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.options.links import LinkOptions

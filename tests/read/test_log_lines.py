@@ -50,23 +50,16 @@ def test_ranks_and_hosts_stay_known() -> None:
     }
 
 
-def test_words_before_colons_are_no_hosts() -> None:
-    """Fields of a report, each of its own name, stay; so do few hosts' names in a long text."""
-    report = "Mtu: 4096\nLink: IB\nGID: 3\n"
-    assert untagged(report) == report
-    legend = "GPU0 X NV18\n" * 20 + "NIC0: mlx5_0\n"
-    assert untagged(legend) == legend
+@pytest.mark.parametrize(("text", "expected"), table(__file__, "untagged"))
+def test_what_is_a_tag(text: str, expected: str) -> None:
+    """Fields of a report and few hosts' names in a long text stay; so does a level that says that something failed."""
+    assert untagged(text) == expected
 
 
 def test_line_ends_and_progress_bars() -> None:
     """Lines of Windows, and a bar that returns to the start of its line; numbers are those of an editor."""
     lines = log_lines("a\r\n 10%\r 20%\r done\nb")
     assert [(line.number, line.text) for line in lines] == [(1, "a"), (2, " 10%"), (2, " 20%"), (2, " done"), (3, "b")]
-
-
-def test_errors_stay_errors() -> None:
-    """A level that says that something went wrong is no tag."""
-    assert untagged("2026-01-01 12:00:00,123 - ERROR - lost\n") == "ERROR - lost\n"
 
 
 @pytest.mark.parametrize("part", ["failed: ", "1: ", "[0]", "[", "(a", "INFO ", "a: ", "\x1b[1;", "\r", "[rank0]: "])

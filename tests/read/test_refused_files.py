@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import link_logs
 import pytest
 import test_expert_loads as expert_loads
 import test_gpu_matrices as gpu_matrices
-import test_import_links as import_links
 import test_levels_of_files as levels
 import test_nominal as nominal
 import test_profile as profile
@@ -84,7 +84,7 @@ READERS: dict[str, Callable[..., object]] = {
     "--gpu-price": lambda folder, entries: parse_prices(entries, make_cluster(3)),
     "--speed": lambda folder, entries: parse_speeds(entries),
     "mpiGraph": lambda folder, old, new: read_links(
-        written(folder, mpi_out=import_links.MPIGRAPH.replace(old, new, 1)), **GIVEN
+        written(folder, mpi_out=link_logs.MPIGRAPH.replace(old, new, 1)), **GIVEN
     ),
     "links in JSON": lambda folder, text: read_links(written(folder, m_json=text), **GIVEN),
     "log of links": lambda folder, changes: log_of(changes),
