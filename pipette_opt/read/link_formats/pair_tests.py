@@ -37,8 +37,8 @@ _PERFTEST_UNIT = re.compile(r"BW average\[(?P<unit>MB/sec|MiB/sec|Gb/sec)\]")
 _HOSTS_LINE = re.compile(r"^#\s*hosts:\s*(?P<hosts>.+)$")
 _LAUNCHER = re.compile(r"(?:mpirun|mpiexec|srun)\b.{0,1000}?\s(?:-H|--?hosts?|-w|--nodelist)[ =](?P<hosts>\S+)")
 _OWN = re.compile(
-    r"\s*(?:#|-{5}|\*{5}|\* Waiting for client|(?:RDMA_\w+|Send)\s.*BW Test|(?:local|remote) address: |GID: )"
-    r"|\s*BW peak won't be measured|\s(?!.*(?i:fail|error|unable|couldn't))[\w*/.()' -]{2,40}?[ \t]*: ?\S"
+    r"^(?:\s*(?:#|-{5}|\*{5}|\* Waiting for client|(?:RDMA_\w+|Send)\s.*BW Test|(?:local|remote) address: |GID: )"
+    r"|\s*BW peak won't be measured|\s(?!.*(?i:fail|error|unable|couldn't))[\w*/.()' -]{2,40}?[ \t]*: ?\S)"
 )
 """Pattern of titles, rulers and settings that these programs print around results."""
 

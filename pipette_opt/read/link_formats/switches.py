@@ -14,7 +14,7 @@ from pipette_opt.read.link_format import LinkFile, link_format
 from pipette_opt.read.log_lines import Log
 from pipette_opt.read.measurements import Fact
 
-_LINE = re.compile(r"^\s*SwitchName=", re.IGNORECASE | re.MULTILINE)
+_LINE = re.compile(r"^[ \t]*SwitchName=", re.IGNORECASE | re.MULTILINE)
 _COMMENT = re.compile(r"\s*#")
 _KEYS = ("switchname", "level", "linkspeed", "nodes", "switches")
 
