@@ -4,6 +4,8 @@ import io
 
 from rich.console import Console, RenderableType
 
+from pipette_opt.base.table import Table
+
 
 def shown(*parts: RenderableType, encoding: str = "utf-8", terminal: bool = False, width: int = 100) -> str:
     """What a console prints."""
@@ -20,3 +22,8 @@ def shown(*parts: RenderableType, encoding: str = "utf-8", terminal: bool = Fals
 def row(text: str, name: str) -> list[str]:
     """Words of the first line that starts with ``name``, without it."""
     return next(line for line in text.splitlines() if line.startswith(name))[len(name) :].split()
+
+
+def texts(table: Table) -> list[list[str]]:
+    """Texts of the cells that people see, row by row."""
+    return [[cell.text for cell in table.shown_cells(row)] for row in table.rows]

@@ -13,13 +13,21 @@ from pipette_opt.costs.work import WorkBounds
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.memory.predictor import MemoryPredictor
 from pipette_opt.parallel import ParallelConfig, Placement, host_tiles, tile_placement
+from pipette_opt.plans.certificate import Robust
 from pipette_opt.plans.plan import (
     Alternative,
+    Band,
     Certificate,
+    Imbalance,
+    JointModel,
     Plan,
     Proof,
+    RiskChoice,
     RuledOut,
+    SizeProof,
     StageMemory,
+    Target,
+    Usual,
     why_slower,
     why_unused,
 )
@@ -41,6 +49,7 @@ from pipette_opt.specs import (
     TrainingSpec,
 )
 from pipette_opt.specs.memory_constants import REGRESSORS, MemoryConstants
+from pipette_opt.specs.objective import Objective
 
 A100_80 = GpuSpec(
     name="a100-80gb",
@@ -277,6 +286,64 @@ def bare_problem(data: ProblemData) -> Prepared:
 def make_plan(launcher: Launcher = "slurm", **options: object) -> Plan:
     """The plan of :func:`small_config` on four of five hosts."""
     return plan_of(small_instance(launcher), small_config(**options))
+
+
+def whole_plan(factor: float = 1.0) -> Plan:
+    """
+    A plan with all that a plan may have: other plans, a band, an objective, every part of the proof.
+
+    Parameters
+    ----------
+    factor
+        Expected over simulated time.
+    """
+    plan = make_plan()
+    seconds = plan.estimate.iteration_time_s
+    band = Band(
+        low_s=0.8 * factor * seconds,
+        middle_s=factor * seconds,
+        high_s=1.4 * factor * seconds,
+        share=0.9,
+        source="30 public runs",
+        runs=30,
+    )
+    slower = replace(plan.alternatives[0], lower_bound_s=0.97 * seconds)
+    fast = replace(slower, iteration_time_s=0.992 * seconds, oom_probability=0.004, lower_bound_s=0.992 * seconds)
+    size = SizeProof(
+        num_gpus=16,
+        dearest=None,
+        status="searched",
+        iteration_time_s=seconds,
+        lower_bound_s=0.9 * seconds,
+        value=400.0,
+        bound=440.0,
+    )
+    joint = JointModel(
+        families=7,
+        variables=5,
+        constraints=7,
+        solves=2,
+        seconds=1.5,
+        splits=1,
+        status="FEASIBLE",
+        bound_s=0.9 * seconds,
+    )
+    robust = Robust(
+        value_s=3.0, best_s=3.0, lower_bound_s=2.5, gap=1 / 6, factor=1.5, share=0.9, measured_runs=0, groups=12
+    )
+    return replace(
+        plan,
+        estimate=replace(plan.estimate, band=band),
+        certificate=replace(plan.certificate, joint_model=joint, robust=robust),
+        alternatives=(slower, fast, plan.alternatives[1]),
+        risks=(RiskChoice(max_oom_risk=1e-4, plan=fast),),
+        fastest=fast,
+        usual=Usual(plan=replace(fast, iteration_time_s=1.06 * seconds)),
+        imbalance=Imbalance(expert_imbalance=1.3, iteration_time_s=1.1 * seconds, oom_probability=0.1),
+        target=Target(
+            objective=Objective.TOKENS_PER_GPU, unit="tokens/s/GPU", value=400.0, bound=440.0, gap=0.1, sizes=(size,)
+        ),
+    )
 
 
 def scrambled_plan() -> Plan:

@@ -8,8 +8,7 @@ from benchmarks.layers.profile import read_profile
 from benchmarks.measured import measured_folder
 from benchmarks.page import option, say, table
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import percent
-from pipette_opt.report.cells import seconds_text
+from pipette_opt.base.units import percent, seconds_text
 
 PROFILE = "galvatron_llama2_7b_profiles.json"
 """Galvatron's published profile, in the folder of measured runs."""

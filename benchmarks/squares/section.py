@@ -5,10 +5,9 @@ import argparse
 from benchmarks.page import option, table
 from benchmarks.squares.compare import claims, compare_squares
 from benchmarks.squares.costs import square_traffic
-from pipette_opt.base.units import percent
+from pipette_opt.base.units import percent, seconds_text
 from pipette_opt.job.read import read_job
 from pipette_opt.options.description import JobOptions
-from pipette_opt.report.cells import seconds_text
 
 WIDTHS = (64, 128, 64)
 """

@@ -18,7 +18,7 @@ from benchmarks.slowest import slowest_pair
 from benchmarks.systems.expert_placement import ExpertPlacement, place_layers
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import gib, percent
+from pipette_opt.base.units import gib, percent, seconds_text
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.costs.collectives import RingTraffic
@@ -32,7 +32,6 @@ from pipette_opt.options.description import JobOptions
 from pipette_opt.plans.plan import Plan, StageMemory
 from pipette_opt.prepare import load_predictor
 from pipette_opt.read.expert_loads import read_expert_loads
-from pipette_opt.report.cells import seconds_text
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import stage_memory
 from pipette_opt.specs import Instance

@@ -22,13 +22,12 @@ from benchmarks.slowest import slowest_pair
 from benchmarks.whole_hosts import whole_host_config
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import percent
+from pipette_opt.base.units import percent, seconds_text
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.compute import layer_times_s
 from pipette_opt.costs.messages import inter_node_message_s
 from pipette_opt.job.read import read_job
 from pipette_opt.options.description import JobOptions
-from pipette_opt.report.cells import seconds_text
 from pipette_opt.specs import Instance
 
 MAX_UNITS = 64

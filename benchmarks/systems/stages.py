@@ -29,7 +29,7 @@ from benchmarks.slowest import slowest_pair
 from benchmarks.whole_hosts import whole_host_config
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import ceil_div, percent
+from pipette_opt.base.units import ceil_div, percent, seconds_text
 from pipette_opt.costs.collectives import all_reduce_traffic
 from pipette_opt.costs.compute import head_times_s, layer_times_s, look_up_s
 from pipette_opt.costs.links import EachLink, RingShape
@@ -39,7 +39,6 @@ from pipette_opt.layers.parameters import layer_parameters
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.options.description import JobOptions
-from pipette_opt.report.cells import seconds_text
 from pipette_opt.specs import Instance
 
 Way = Literal["async", "flush"]

@@ -35,16 +35,45 @@ def three_digits(value: float) -> str:
     return f"{float(f'{mantissa}e{exponent}'):,.{max(decimals, 0)}f}"
 
 
-def percent(share: float, sign: str = "") -> str:
+def percent(share: float, sign: str = "", decimals: int = 2) -> str:
     """
-    Return a share as a percentage with three significant digits, at most two of them decimals: ``0.35 %``, ``56.1 %``.
+    Return a share as a percentage: ``0.35 %``, ``56.1 %``, ``134 %``.
 
-    A positive share below 0.01 % gives ``< 0.01 %``. ``sign`` is a sign option of a format, such as ``+``.
+    A positive share that would be rounded to zero gives ``less than 0.01 %``.
+
+    Parameters
+    ----------
+    sign
+        Sign option of a format, such as ``+``.
+    decimals
+        Decimals below 10 %; one less from 10 % on, two less from 100 % on.
     """
-    if 0 < share < 1e-4:
-        return "< 0.01 %"
-    size = abs(share)
-    return f"{100 * share:{sign}.{2 if size < 0.09995 else 1 if size < 0.9995 else 0}f} %"
+    least = 10.0 ** -(decimals + 2)
+    if 0 < share < least / 2:
+        return f"less than {100 * least:g} %"
+    rounds_up = 1 - 5 * least
+    shown = sum(abs(share) < rounds_up * 10.0**power for power in range(-1, decimals - 1))
+    return f"{100 * share:{sign}.{shown}f} %"
+
+
+def chosen_percent(share: float) -> str:
+    """Return a share that a person chose as a percentage, without needless digits: ``90 %``, ``0.01 %``."""
+    return f"{100 * share:g} %"
+
+
+def seconds_text(seconds: float | None) -> str:
+    """Return seconds with four digits after the point, for tables; a dash for ``None``."""
+    return "-" if seconds is None else f"{seconds:.4f} s"
+
+
+def short_seconds(seconds: float | None) -> str:
+    """Return seconds with three significant digits, for sentences; a dash for ``None``."""
+    return "-" if seconds is None else f"{three_digits(seconds)} s"
+
+
+def words(name: str) -> str:
+    """Return the name of a field with spaces instead of underscores."""
+    return name.replace("_", " ")
 
 
 MIN_DIFFERENCE = 5e-4

@@ -116,31 +116,33 @@ def _placed_table(placed: "Placed") -> "RenderableType":
 
     All seconds have the digits of the plan's iteration time.
     """
-    from pipette_opt.base.units import three_digits
-    from pipette_opt.report.cells import columns_table, spaced, words
+    from pipette_opt.base.table import Table
+    from pipette_opt.base.units import three_digits, words
+    from pipette_opt.report.cells import as_rich
 
     total_s = placed.factor * placed.plan_iteration_time_s
     decimals = len(three_digits(total_s).partition(".")[2])
-    table = columns_table("where the time goes", "asked for >", "the plan >", "more >")
     causes = sorted(placed.causes.items(), key=lambda item: item[1]["plan_s"] - item[1]["asked_s"])
-    rows = [(words(cause), part["asked_s"], part["plan_s"]) for cause, part in causes]
-    for name, *both_s in [*rows, ("iteration", placed.iteration_time_s, placed.plan_iteration_time_s)]:
+    compared = [(words(cause), part["asked_s"], part["plan_s"]) for cause, part in causes]
+    rows = []
+    for name, *both_s in [*compared, ("iteration", placed.iteration_time_s, placed.plan_iteration_time_s)]:
         own_s, plan_s = (round(placed.factor * seconds, decimals) for seconds in both_s)
         if max(own_s, plan_s) > 0:
-            shown = [f"{own_s:.{decimals}f} s", f"{plan_s:.{decimals}f} s", f"{own_s - plan_s:+.{decimals}f} s"]
-            table.add_row(name, *shown)
-    return spaced(table)
+            shown = (f"{own_s:.{decimals}f} s", f"{plan_s:.{decimals}f} s", f"{own_s - plan_s:+.{decimals}f} s")
+            rows.append((name, *shown))
+    return as_rich(Table(headers=("where the time goes", "asked for >", "the plan >", "more >"), rows=rows))
 
 
 def _show_rules(instance: "Instance", space: "SearchSpace", params: "OptimizeParams", *, json: bool) -> None:
     """Solve the job with and without each rule of the layouts study, and print the rows."""
     from dataclasses import asdict
 
-    from pipette_opt.base.units import three_digits
+    from pipette_opt.base.table import Table
+    from pipette_opt.base.units import short_seconds
     from pipette_opt.cli.output import live_progress, say, show, show_json
     from pipette_opt.library.layout_rules import RULES, check_rules
     from pipette_opt.plans.watcher import Watcher
-    from pipette_opt.report.cells import columns_table, spaced
+    from pipette_opt.report.cells import as_rich
 
     watcher = Watcher()
     with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
@@ -148,11 +150,18 @@ def _show_rules(instance: "Instance", space: "SearchSpace", params: "OptimizePar
     if json:
         show_json([asdict(row) | {"gain": row.gain} for row in rows])
     else:
-        table = columns_table("rule", "holds", "with >", "without >", "why")
-        for row in rows:
-            both = ("-" if row_s is None else f"{three_digits(row_s)} s" for row_s in (row.kept_s, row.broken_s))
-            table.add_row(row.rule, row.verdict + (", proven" if row.is_proven else ""), *both, row.why)
-        show(spaced(table), "", "Times are simulated.")
+        cells = [
+            (
+                row.rule,
+                row.verdict + (", proven" if row.is_proven else ""),
+                short_seconds(row.kept_s),
+                short_seconds(row.broken_s),
+                row.why,
+            )
+            for row in rows
+        ]
+        table = Table(headers=("rule", "holds", "with >", "without >", "why"), rows=cells)
+        show(as_rich(table), "", "Times are simulated.")
     if watcher.stop.is_set():
         say(f"stopped early: {len(rows)} of {len(RULES)} rules are done")
         raise typer.Exit(STOPPED_EARLY)

@@ -132,7 +132,8 @@ def model(
     from pipette_opt.read.megatron_args import model_of_arguments, written_arguments
     from pipette_opt.read.model import model_document, read_model
     from pipette_opt.read.scripts import script_environment
-    from pipette_opt.report.left_out import left_out_table
+    from pipette_opt.report.cells import shown_tables
+    from pipette_opt.report.left_out import left_out
     from pipette_opt.specs.model_gaps import not_modelled_of
 
     check_stdout(json, out)
@@ -148,10 +149,10 @@ def model(
         if written is None
         else model_of_arguments(*written, environment, vocab_size=vocab_size)
     )
-    left_out = (*not_counted, *not_modelled_of(spec, None))
+    gaps = (*not_counted, *not_modelled_of(spec, None))
     fields = model_document(spec)
     if json:
-        not_modelled = [asdict(entry) for entry in left_out]
+        not_modelled = [asdict(entry) for entry in gaps]
         counts = {"num_parameters": spec.num_parameters, "num_mtp_parameters": spec.num_mtp_parameters}
         show_json({**asdict(spec), **counts, "not_modelled": not_modelled})
     else:
@@ -159,7 +160,7 @@ def model(
         of_mtp = spec.num_mtp_parameters / 1e9
         more = f", and {of_mtp:.2f} billion of multi-token prediction" if of_mtp else ""
         say(f"{spec.name}: {spec.num_parameters / 1e9 - of_mtp:.2f} billion parameters{more}")
-        show(*left_out_table(left_out), beside=out)
+        show(*shown_tables(left_out(gaps)), beside=out)
     if out is not None and not is_stdout(out):
         write_atomically(out, yaml.safe_dump(fields, sort_keys=False))
         say_written(out)

@@ -9,7 +9,7 @@ import msgspec
 
 from pipette_opt.base.typed import Count, Positive, Share, Size
 from pipette_opt.base.types import Launcher, P2PMode
-from pipette_opt.base.units import SAME, above_best, at_most_percent, counted, gib, percent, three_digits
+from pipette_opt.base.units import SAME, above_best, at_most_percent, counted, percent, three_digits
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.plans.certificate import Certificate as Certificate
 from pipette_opt.plans.certificate import JointModel as JointModel
@@ -306,22 +306,10 @@ class Plan:
         ``oom_probability``, in [0, 1]; ``extrapolates``; GiB of each memory component such as ``weights_gib``, where
         the plan has components.
         """
-        from pandas import DataFrame, Index
+        from pipette_opt.plans.tables import components, stages
 
-        layers = dict(enumerate(self.config.layers_per_stage))
-        rows = [
-            {
-                "layers": layers.get(stage.stage),
-                "predicted_gib": gib(stage.predicted_bytes),
-                "at_most_gib": gib(stage.upper_bytes),
-                "capacity_gib": gib(stage.capacity_bytes),
-                "oom_probability": stage.oom_probability,
-                "extrapolates": stage.extrapolates,
-                **{f"{name}_gib": gib(size) for name, size in stage.components.items()},
-            }
-            for stage in self.memory
-        ]
-        return DataFrame(rows, index=Index([stage.stage for stage in self.memory], name="stage"))
+        stage_memory = stages(self.memory, self.config.layers_per_stage).as_frame().set_index("stage")
+        return stage_memory.join(components(self.memory).as_frame().set_index("stage"))
 
     def time_table(self) -> "DataFrame":
         """
@@ -330,43 +318,21 @@ class Plan:
         Columns, in simulated seconds: ``this plan`` (mean of all ranks), ``critical path``, and each alternative by the
         label of its configuration. Each column adds up to ``iteration_time_s`` of that plan.
         """
-        from pandas import DataFrame
+        from pipette_opt.plans.tables import times
 
-        parts = {"this plan": self.estimate.breakdown, "critical path": self.estimate.critical_path}
-        parts |= {other.config.label(): other.breakdown for other in self.alternatives}
-        columns = {name: dict(causes) for name, causes in parts.items() if causes}
-        return DataFrame(columns).fillna(0.0).rename_axis("cause")
+        return times(self.estimate, self.alternatives).as_frame().set_index("cause").fillna(0.0)
 
     def alternative_table(self) -> "DataFrame":
         """
-        Return a table with the plan, then its alternatives, by the label of the configuration.
+        Return a table with the plan, its alternatives, and data parallelism alone, by the label of the configuration.
 
         Columns: ``iteration_time_s``, simulated; ``share``, the time over the plan's time; ``oom_probability`` of the
-        fullest stage; ``hosts``, their number; ``reason`` why an alternative lost. NaN if an alternative was not
-        simulated.
+        fullest stage; ``lower_bound_s`` on plans like it; ``hosts``, their number; ``reason`` why it lost. NaN where
+        nothing was simulated.
         """
-        from pandas import DataFrame, Index
+        from pipette_opt.plans.tables import alternatives
 
-        best_s = self.estimate.iteration_time_s
-        risk = max((stage.oom_probability for stage in self.memory), default=None)
-        used = len(self.placement.nodes_used)
-        rows: list[tuple[ParallelConfig, float | None, float | None, int, str]]
-        rows = [(self.config, best_s, risk, used, "this plan")]
-        rows += [
-            (other.config, other.iteration_time_s, other.oom_probability, len(other.hosts), other.reason)
-            for other in self.alternatives
-        ]
-        frame = DataFrame(
-            {
-                "iteration_time_s": [seconds for _, seconds, *_ in rows],
-                "oom_probability": [chance for *_, chance, _, _ in rows],
-                "hosts": [hosts for *_, hosts, _ in rows],
-                "reason": [reason for *_, reason in rows],
-            },
-            index=Index([config.label() for config, *_ in rows], name="configuration"),
-        ).astype({"iteration_time_s": float, "oom_probability": float})
-        frame.insert(1, "share", frame["iteration_time_s"] / best_s)
-        return frame
+        return alternatives(self).as_frame().set_index("configuration")
 
     def rank_table(self) -> "DataFrame":
         """
@@ -387,15 +353,9 @@ class Plan:
         number; ``bound_s``, lower bound on the time of all plans that the step ruled out, or NaN; ``example``, a
         configuration that was ruled out.
         """
-        from pandas import DataFrame
+        from pipette_opt.plans.tables import ruled_out
 
-        columns = ["by", "name", "configurations", "bound_s", "example"]
-        rows = [
-            (part.by, ruled_out.name, ruled_out.configurations, part.bound_s, ruled_out.example)
-            for part in self.certificate.proof
-            for ruled_out in part.named
-        ]
-        return DataFrame(rows, columns=columns).astype({"bound_s": float})
+        return ruled_out(self.certificate, self.estimate).as_frame()
 
     def __repr__(self) -> str:
         proof = self.certificate
@@ -413,8 +373,8 @@ class Plan:
         used, estimate, proof = len(self.placement.nodes_used), self.estimate, self.certificate
         columns = ["layers", "predicted_gib", "at_most_gib", "capacity_gib", "oom_probability"]
         stages = self.stage_table().reindex(columns=columns)
-        rate, mfu = three_digits(estimate.expected_tokens_per_s), three_digits(100 * estimate.expected_mfu)
-        facts = f"{rate} tokens/s, MFU {mfu} %, {above_best(proof.gap)} ({proof.status})"
+        rate = three_digits(estimate.expected_tokens_per_s)
+        facts = f"{rate} tokens/s, MFU {percent(estimate.expected_mfu)}, {above_best(proof.gap)} ({proof.status})"
         where = f"{counted(used, 'host')}, {counted(self.config.world_size, 'GPU')}"
         return (
             f"<p><strong>{escape(self.verdict)}</strong></p>"

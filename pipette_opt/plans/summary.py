@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterable
 
-from pipette_opt.base.units import counted, gib
+from pipette_opt.base.units import counted, gib, percent
 from pipette_opt.plans.predicted import IterationTime, StageMemory, fullness
 from pipette_opt.plans.verdict import expected_time, risk_words
 from pipette_opt.specs.host_names import compress_hosts
@@ -34,7 +34,7 @@ def launch_lines(estimate: IterationTime, memory: Iterable[StageMemory], hosts: 
     used = tuple(hosts)
     lines = [
         f"time: {expected_time(estimate)}",
-        f"tokens: {estimate.expected_tokens_per_s:,.0f} per second, MFU {100 * estimate.expected_mfu:.3g} %",
+        f"tokens: {estimate.expected_tokens_per_s:,.0f} per second, MFU {percent(estimate.expected_mfu)}",
     ]
     fullest = max(memory, key=fullness, default=None)
     if fullest is not None:

@@ -4,7 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipette_opt.base.risk import IGNORED_RISK, USUAL_RISK
-from pipette_opt.base.units import above_best, counted, gib, listed, three_digits
+from pipette_opt.base.units import (
+    above_best,
+    chosen_percent,
+    counted,
+    gib,
+    listed,
+    percent,
+    short_seconds,
+    three_digits,
+)
 from pipette_opt.plans.certificate import Certificate
 from pipette_opt.plans.predicted import AS_GOOD, FEW_RUNS, IterationTime, StageMemory, fullness
 from pipette_opt.specs import NotModelled
@@ -107,7 +116,7 @@ def risk_words(risk: float) -> str:
     """Return a probability of running out of memory as a percentage, never as 0 or 100 %."""
     if risk > 0.995:
         return "more than 99 %"
-    return _share(risk)
+    return percent(risk, decimals=1)
 
 
 def _proof(certificate: Certificate, iteration_time_s: float) -> str:
@@ -125,11 +134,11 @@ def _proof(certificate: Certificate, iteration_time_s: float) -> str:
 
 def expected_time(estimate: IterationTime) -> str:
     """Return the expected time as text: the middle of the band, with the band and its number of runs."""
-    answer, band = f"about {three_digits(estimate.expected_s)} s per iteration", estimate.band
+    answer, band = f"about {short_seconds(estimate.expected_s)} per iteration", estimate.band
     if band is None:
         return f"{answer}, as simulated"
-    of_ten = "nine of ten" if round(10 * band.share, 6) == 9 else f"{_share(band.share)} of"
-    ends = f"{three_digits(band.low_s)} to {three_digits(band.high_s)} s in {of_ten}"
+    of_ten = "nine of ten" if round(10 * band.share, 6) == 9 else f"{chosen_percent(band.share)} of"
+    ends = f"{three_digits(band.low_s)} to {short_seconds(band.high_s)} in {of_ten}"
     if band.unmeasured:
         factor = max(band.high_s / band.middle_s, band.middle_s / band.low_s)
         no_run = f"no public run on {band.unmeasured}"
@@ -156,10 +165,3 @@ def jobs_words(runs: int, *, is_own: bool, unmeasured: str = "") -> str:
 def times_words(low: float, high: float, jobs: str) -> str:
     """Return a sentence on expected times and the ends of their bands, as shares of the expected time."""
     return f"Times are expected times; real ones are {low:.2f} to {high:.2f} times as long in nine of ten {jobs}."
-
-
-def _share(share: float) -> str:
-    """Return a share as a percentage: one digit after the point below 10 %, none from 10 % on."""
-    if 0 < share < 5e-4:
-        return "less than 0.1 %"
-    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"

@@ -9,11 +9,12 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from pipette_opt.base.units import GB, counted, difference, percent, three_digits
+from pipette_opt.base.table import Cell, Table
+from pipette_opt.base.units import GB, counted, difference, percent, short_seconds, three_digits
 from pipette_opt.plans.moves import Move
 from pipette_opt.plans.plan import Plan
 from pipette_opt.replan.changed_hosts import Option
-from pipette_opt.report.cells import columns_table, titled
+from pipette_opt.report.cells import as_rich
 
 MAX_HOSTS = 24
 """Maximum number of hosts in the table; the CSV has all. Chosen."""
@@ -106,31 +107,36 @@ def _headline(old: Plan, new: Plan) -> Text:
 
 
 def _trade_off(chosen: Option, options: Sequence[Option]) -> RenderableType:
-    table = columns_table("hosts >", "to load, GB >", "iteration >", "slower >", "", "plan")
     scale = chosen.plan.estimate.expected_s / chosen.plan.estimate.iteration_time_s
     fastest = min(option.plan.estimate.iteration_time_s for option in options)
+    rows = []
     for option in options:
         slower = option.plan.estimate.iteration_time_s / fastest - 1
-        table.add_row(
+        texts = (
             str(option.num_loads),
             three_digits(option.bytes_to_load / GB),
-            f"{three_digits(scale * option.plan.estimate.iteration_time_s)} s",
+            short_seconds(scale * option.plan.estimate.iteration_time_s),
             percent(slower) if slower > 0 else "fastest",
             "taken" if option is chosen else "",
             option.plan.config.label(),
-            style="bold" if option is chosen else "",
         )
-    return titled("Hosts that need other parameters, and speed", table)
+        rows.append([Cell(text, style="bold" if option is chosen else "") for text in texts])
+    table = Table(
+        title="Hosts that need other parameters, and speed",
+        headers=("hosts >", "to load, GB >", "iteration >", "slower >", "choice", "plan"),
+        rows=rows,
+    )
+    return as_rich(table)
 
 
 def _moves_tables(moves: Sequence[Move]) -> list[RenderableType]:
     by_host = {host: list(group) for host, group in groupby(_by_host(moves), key=lambda move: move.host)}
     if not by_host:
         return [Text("\nNothing has to be loaded.")]
-    table = columns_table("host", "ranks", "were", "stage", "layers", "parameters, GB >", "optimizer, GB >")
+    rows = []
     for host, of_host in list(by_host.items())[:MAX_HOSTS]:
         were = runs([move.was for move in of_host if move.was is not None])
-        table.add_row(
+        cells = (
             host,
             runs([move.rank for move in of_host]),
             were or "-",
@@ -139,7 +145,9 @@ def _moves_tables(moves: Sequence[Move]) -> list[RenderableType]:
             three_digits(sum(move.parameter_bytes for move in of_host) / GB),
             three_digits(sum(move.optimizer_bytes for move in of_host) / GB),
         )
-    parts: list[RenderableType] = [titled("What hosts load", table)]
+        rows.append(cells)
+    headers = ("host", "ranks", "were", "stage", "layers", "parameters, GB >", "optimizer, GB >")
+    parts = [as_rich(Table(title="What hosts load", headers=headers, rows=rows))]
     if len(by_host) > MAX_HOSTS:
         more = counted(len(by_host) - MAX_HOSTS, "more host")
         parts.append(Text(f"and {more}; --moves FILE writes all.", style="dim"))

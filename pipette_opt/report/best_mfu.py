@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pipette_opt.base.typed import typed
-from pipette_opt.base.units import counted, three_digits
+from pipette_opt.base.units import counted, percent
 from pipette_opt.plans.plan import IterationTime, Plan
 from pipette_opt.read.gpus import read_gpu_catalogue
 from pipette_opt.specs import Instance, ModelSpec, TrainingSpec
@@ -34,14 +34,14 @@ def best_of_plan(plan: Plan) -> BestRun | None:
 
 def mfu_words(estimate: IterationTime, best: BestRun | None) -> str:
     """Return the MFU at the expected time, with the best of public runs in brackets unless it is lower."""
-    return " ".join(filter(None, (f"MFU {_percent(estimate.expected_mfu)}", best_words(estimate, best))))
+    return " ".join(filter(None, (f"MFU {percent(estimate.expected_mfu)}", best_words(estimate, best))))
 
 
 def best_words(estimate: IterationTime, best: BestRun | None) -> str:
     """Return the best MFU of public runs in brackets; empty without one, or if the estimate's MFU is above it."""
     if best is None or estimate.expected_mfu > best.mfu:
         return ""
-    return f"({_best_of(best)} {_percent(best.mfu)})"
+    return f"({_best_of(best)} {percent(best.mfu)})"
 
 
 def above_best_words(estimate: IterationTime, best: BestRun | None) -> str:
@@ -49,14 +49,10 @@ def above_best_words(estimate: IterationTime, best: BestRun | None) -> str:
     if best is None or estimate.expected_mfu <= best.mfu:
         return ""
     return (
-        f"MFU {_percent(estimate.expected_mfu)} is above the {_best_of(best)}: {_percent(best.mfu)}, {best.model} on "
+        f"MFU {percent(estimate.expected_mfu)} is above the {_best_of(best)}: {percent(best.mfu)}, {best.model} on "
         f"{best.num_gpus:,} {best.gpu}, from {best.publisher}"
     )
 
 
 def _best_of(best: BestRun) -> str:
     return f"best of {counted(best.runs, 'public run')} of this kind"
-
-
-def _percent(share: float) -> str:
-    return f"{three_digits(100 * share)} %"

@@ -1,44 +1,67 @@
-"""Table styles, and formats of values in table cells."""
+"""Tables in a terminal, and sentences beside them."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
+import rich.table
 from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.base.units import three_digits
+from pipette_opt.base.table import QUIET, Cell, Table
+from pipette_opt.base.units import seconds_text, three_digits
 from pipette_opt.plans.predicted import IterationTime
-
-GOOD, FAIR, BAD, QUIET = "green", "yellow", "red", "dim"
-
-
-class Columns(Table):
-    """Table whose cells are texts as they stand: rich reads no cell as markup."""
-
-    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
-        """Add a row of texts and other renderables."""
-        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+from pipette_opt.report.bars import Bar
 
 
-def columns_table(*headers: str) -> Columns:
-    """Return an empty table with these columns; a header that ends in ``>`` aligns its column to the right."""
-    table = Columns(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
-    for header in headers:
+def as_rich(table: Table) -> RenderableType:
+    """
+    Return a table for a terminal, after an empty line and its title.
+
+    A bar has a column before that of its cell. Numbers and columns of single words are not broken into lines. Each
+    text is shown as it stands: rich reads no cell as markup.
+    """
+    rows = [table.shown_cells(row) for row in table.rows]
+    columns = [[row[place] for row in rows] for place in range(len(table.shown_headers()))]
+    has_bar = [any(cell.bar for cell in column) for column in columns]
+    drawn = rich.table.Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="bold"
+    )
+    for header, column, bar in zip(table.shown_headers(), columns, has_bar, strict=True):
+        if bar:
+            drawn.add_column()
         right = header.endswith(" >")
-        table.add_column(Text(header.removesuffix(" >")), justify="right" if right else "left", no_wrap=right)
-    return table
+        whole = right or not any(" " in cell.text for cell in column)
+        drawn.add_column(
+            Text(header.removesuffix(" >")),
+            justify="right" if right else "left",
+            no_wrap=whole,
+            overflow="ellipsis" if whole else "fold",
+        )
+    for row in rows:
+        drawn.add_row(*_drawn(row, has_bar))
+    if table.total is not None:
+        drawn.add_section()
+        drawn.add_row(*_drawn(table.shown_cells(table.total), has_bar), style="bold")
+    title = [Text(table.title, style="bold")] if table.title else []
+    return Group(Text(), *title, drawn, *([Text(table.note, style=QUIET)] if table.note else []))
 
 
-def spaced(table: RenderableType) -> RenderableType:
-    """Put an empty line before a table."""
-    return Group(Text(), table)
+def shown_tables(*tables: Table) -> list[RenderableType]:
+    """Return the tables that have rows, for a terminal."""
+    return [as_rich(table) for table in tables if table.rows]
 
 
-def hanging(rows: Iterable[tuple[str, str]]) -> Table:
+def _drawn(row: Iterable[Cell], has_bar: Sequence[bool]) -> Iterator[RenderableType]:
+    """Yield the cells of a row, each after its bar if the column has bars."""
+    for cell, bar in zip(row, has_bar, strict=True):
+        if bar:
+            yield "" if cell.bar is None else Bar(filled=cell.bar[0], reached=cell.bar[1], style=cell.style or "cyan")
+        yield Text(cell.text, style=cell.style)
+
+
+def hanging(rows: Iterable[tuple[str, str]]) -> rich.table.Table:
     """Table of two columns without borders; long texts wrap inside their column."""
-    table = Table.grid(padding=(0, 2))
+    table = rich.table.Table.grid(padding=(0, 2))
     table.add_column(overflow="fold")
     table.add_column(overflow="fold")
     for row in rows:
@@ -49,16 +72,6 @@ def hanging(rows: Iterable[tuple[str, str]]) -> Table:
 def titled(title: str, body: RenderableType) -> RenderableType:
     """Put an empty line and a title before a table."""
     return Group(Text(), Text(title, style="bold"), body)
-
-
-def seconds_text(seconds: float | None) -> str:
-    """Format seconds with four digits after the point, and ``None`` as a dash."""
-    return "-" if seconds is None else f"{seconds:.4f} s"
-
-
-def expected_text(estimate: IterationTime, simulated_s: float | None) -> str:
-    """Format simulated seconds of a plan, or of another plan of its job, as expected seconds; ``None`` as a dash."""
-    return seconds_text(None if simulated_s is None else estimate.expected_of(simulated_s))
 
 
 def clock_words(estimate: IterationTime) -> str:
@@ -74,11 +87,6 @@ def clock_line(estimate: IterationTime) -> str:
     return f"{clock_words(estimate)} Simulated: {seconds_text(estimate.iteration_time_s)}."
 
 
-def words(name: str) -> str:
-    """Return the name of a field with spaces instead of underscores."""
-    return name.replace("_", " ")
-
-
-def yes_no(flag: bool) -> str:
-    """Return ``yes`` or ``no``."""
-    return "yes" if flag else "no"
+def value_text(value: object) -> str:
+    """Return a value of an option as text: ``yes``, ``no``, ``none``, or as it stands."""
+    return {None: "none", True: "yes", False: "no"}[value] if isinstance(value, bool | None) else str(value)

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from pipette_opt.base.units import MIN_DIFFERENCE, difference, three_digits
+from pipette_opt.base.table import BAD, GOOD, Table
+from pipette_opt.base.units import MIN_DIFFERENCE, difference, percent, short_seconds, three_digits, words
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Band, IterationTime, Plan
+from pipette_opt.plans.tables import expected_text
 from pipette_opt.plans.verdict import jobs_words
-from pipette_opt.report.cells import BAD, GOOD, columns_table, expected_text, spaced, words
+from pipette_opt.report.cells import as_rich
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,19 +73,21 @@ def comparison(
     ends, fits
         Parameters of :func:`faster_words`.
     """
-    table = columns_table("", "configuration", "iteration >", "tokens/s >", "MFU >")
-    for name, label, time in (
-        (title, config.label(), estimate),
-        ("the plan", plan.config.label(), plan.estimate),
-    ):
-        table.add_row(
+    rows = [
+        (
             name,
             label,
-            f"{three_digits(time.expected_s)} s",
+            short_seconds(time.expected_s),
             three_digits(time.expected_tokens_per_s),
-            f"{three_digits(100 * time.expected_mfu)} %",
+            percent(time.expected_mfu),
         )
-    return Group(spaced(table), Text(), faster_words(estimate, plan.estimate, uncounted, ends, fits=fits))
+        for name, label, time in (
+            (title, config.label(), estimate),
+            ("the plan", plan.config.label(), plan.estimate),
+        )
+    ]
+    table = Table(headers=("launch", "configuration", "iteration >", "tokens/s >", "MFU >"), rows=rows)
+    return Group(as_rich(table), Text(), faster_words(estimate, plan.estimate, uncounted, ends, fits=fits))
 
 
 def faster_words(

@@ -1,31 +1,42 @@
 """First screen of an answer: verdict, job, plan, time, memory, proof and next commands, in at most 40 lines."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import rich.table
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from pipette_opt.base.table import QUIET, Row, Table
 from pipette_opt.base.typed import typed
-from pipette_opt.base.units import MIN_DIFFERENCE, above_best, counted, difference, gib, listed, three_digits
-from pipette_opt.plans.certificate import Regret, Robust
+from pipette_opt.base.units import (
+    MIN_DIFFERENCE,
+    chosen_percent,
+    counted,
+    difference,
+    gib,
+    listed,
+    percent,
+    short_seconds,
+    three_digits,
+    words,
+)
+from pipette_opt.plans.certificate import Regret
 from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
 from pipette_opt.plans.predicted import fullness
 from pipette_opt.plans.releases import release_words
+from pipette_opt.plans.tables import BEST_OF_KIND, risk_cell, usual_words
 from pipette_opt.plans.verdict import risk_words
 from pipette_opt.report.beside_tables import (
-    BEST_OF_KIND,
     fastest_words,
     order_words,
     overlap_words,
-    usual_risk,
-    usual_words,
 )
 from pipette_opt.report.best_mfu import above_best_words, best_of_plan, mfu_words
-from pipette_opt.report.cells import QUIET, columns_table, words
+from pipette_opt.report.cells import shown_tables
+from pipette_opt.report.proof_tables import robust_words
 from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
 from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import NotModelled
@@ -48,8 +59,8 @@ OPEN_FROM = 0.01
 MAX_RUNS = 3
 """Maximum number of measured runs on the first screen; the others are counted. Chosen."""
 
-MIN_SHARE = 0.5
-"""Smallest share of an iteration, in percent, for which a cause is named. Chosen: shares are shown as whole numbers."""
+MIN_SHARE = 0.005
+"""Smallest share of an iteration for which a cause is named. Chosen."""
 
 MAX_HOSTS_SHOWN = 60
 """Maximum characters for stages and hosts; a longer list shows its first and last row. Chosen: a line."""
@@ -101,7 +112,7 @@ def first_screen(
         ("Left out", not_modelled_words(plan.not_modelled)),
         ("Today", "\n".join(today)),
     )
-    return [verdict_line(plan.verdict), Text(), facts(rows), *_next_best(plan), *steps_lines(next_steps)]
+    return [verdict_line(plan.verdict), Text(), facts(rows), *shown_tables(_next_best(plan)), *steps_lines(next_steps)]
 
 
 def needs_words(plan: Plan) -> str:
@@ -112,7 +123,7 @@ def needs_words(plan: Plan) -> str:
 
 def facts(rows: Iterable[tuple[str, str]]) -> RenderableType:
     """Table of names and sentences; rows without a sentence are left out."""
-    table = Table.grid(padding=(0, 2))
+    table = rich.table.Table.grid(padding=(0, 2))
     table.add_column(style=QUIET, no_wrap=True)
     table.add_column(overflow="fold")
     for name, text in rows:
@@ -170,7 +181,7 @@ def _against(plan: Plan, other: Alternative) -> str:
         return difference(ratio, "slower", "faster", "as fast")
     proof, target = plan.certificate, plan.target
     objective = "regret" if proof.regret else "upper end" if proof.robust else target and words(target.objective)
-    return f"no better by {objective}" if objective else f"within {100 * WITHIN:g} %, less plain"
+    return f"no better by {objective}" if objective else f"within {chosen_percent(WITHIN)}, less plain"
 
 
 def _imbalance_words(plan: Plan) -> str:
@@ -209,14 +220,14 @@ def time_words(estimate: IterationTime, best: BestRun | None) -> str:
         Public run with the highest MFU of this kind; a lower one than the plan's has a line of its own.
     """
     causes = sorted(estimate.breakdown.items(), key=lambda item: -item[1])[:MAX_CAUSES]
-    shares = ((name, 100 * seconds / estimate.iteration_time_s) for name, seconds in causes)
-    where = ", ".join(f"{words(name)} {share:.0f} %" for name, share in shares if share >= MIN_SHARE)
+    shares = ((name, seconds / estimate.iteration_time_s) for name, seconds in causes)
+    where = ", ".join(f"{words(name)} {percent(share, decimals=0)}" for name, share in shares if share >= MIN_SHARE)
     rate, band = estimate.expected_tokens_per_s, ""
     if estimate.band is not None:
         least, most = (rate * estimate.expected_s / end for end in (estimate.band.high_s, estimate.band.low_s))
         band = f" ({three_digits(least)} to {three_digits(most)})"
     line = (
-        f"{three_digits(estimate.expected_s)} s: {three_digits(rate)} tokens/s{band}, "
+        f"{short_seconds(estimate.expected_s)}: {three_digits(rate)} tokens/s{band}, "
         f"{three_digits(estimate.expected_tokens_per_s_per_gpu)} per GPU, {mfu_words(estimate, best)}; {where}"
     )
     return "\n".join(filter(None, (line, above_best_words(estimate, best))))
@@ -231,7 +242,7 @@ def measured_words(stack: Mapping[str, Any]) -> str:
     times = [anchor["run"] for anchor in stack.get("anchors", ())]
     if len(times) > 1:
         missed = misses(typed(StackSpec, stack, "inputs.stack"))
-        fitted = [f"about {100 * abs(miss):.2g} % {'more' if miss > 0 else 'less'}" for miss in missed]
+        fitted = [f"about {percent(abs(miss), decimals=1)} {'more' if miss > 0 else 'less'}" for miss in missed]
         times = [f"{run}; the fit over all runs expects {by_it}" for run, by_it in zip(times, fitted, strict=True)]
     timed = {f"{anchor['run'].rpartition(': ')[0]}: {FITS}" for anchor in stack.get("anchors", ())}
     memories = [run["run"] for run in stack.get("memory_runs", ()) if run["run"] not in timed]
@@ -264,31 +275,21 @@ def _proof_words(plan: Plan) -> str:
     """
     proof, least_s = plan.certificate, plan.estimate.expected_of(plan.certificate.lower_bound_s)
     searched = counted(proof.num_candidates, "configuration")
-    least = f"none of {searched} takes less than {three_digits(least_s)} s"
+    least = f"none of {searched} takes less than {short_seconds(least_s)}"
     left = f"; {counted(len(proof.not_searched), 'choice')} not searched" if proof.not_searched else ""
     choices = proof.open_choices(OPEN_FROM)
-    saves = "; ".join(f"{choice} may save up to {100 * share:.3g} %" for choice, share in choices)
+    saves = "; ".join(f"{choice} may save up to {percent(share)}" for choice, share in choices)
     return "\n".join(filter(None, (f"{least}{left}", saves and f"open: {saves}")))
-
-
-def robust_words(robust: Robust | None) -> str:
-    """Return the upper end of the band of the time, its lower bound and gap; empty with other objectives."""
-    if robust is None:
-        return ""
-    return (
-        f"{three_digits(robust.value_s)} s over the fastest links, {above_best(robust.shown_gap)}: no plan of "
-        f"{counted(robust.groups, 'group')} of configurations has less than {three_digits(robust.lower_bound_s)} s"
-    )
 
 
 def regret_words(regret: Regret | None) -> str:
     """Return the slowdown against the best possible, by bounds and by plans found; empty if none is known."""
     if regret is None:
         return ""
-    high, mean, found = (f"{100 * share:.3g} %" for share in (regret.high, regret.mean, regret.over_found_high))
-    before, confidence = "", f"with {100 * regret.quantile:g} % confidence"
+    high, mean, found = map(percent, (regret.high, regret.mean, regret.over_found_high))
+    before, confidence = "", f"with {chosen_percent(regret.quantile)} confidence"
     if regret.unmeasured_high is not None:
-        before = f"; {100 * regret.unmeasured_high:.3g} % in the same worlds without a measurement"
+        before = f"; {percent(regret.unmeasured_high)} in the same worlds without a measurement"
         if regret.high > regret.unmeasured_high:
             before += (
                 " (more with it: it is unlike public runs, so other layouts may be off by other factors; a run of "
@@ -307,7 +308,7 @@ def experiment_words(regret: Regret | None) -> str:
         return ""
     name = f"pipette-opt {experiment.command}" if experiment.command else f"a run of {experiment.run}"
     return (
-        f"{name}: lowers the mean to about {100 * experiment.regret:.3g} %, for {three_digits(experiment.gpu_minutes)} "
+        f"{name}: lowers the mean to about {percent(experiment.regret)}, for {three_digits(experiment.gpu_minutes)} "
         "GPU-minutes"
     )
 
@@ -360,21 +361,16 @@ def not_modelled_words(not_modelled: Iterable[NotModelled]) -> str:
     return "\n".join([*lines, *([f"counted in part: {listed(in_part, MAX_NOT_MODELLED)}"] if in_part else [])])
 
 
-def _next_best(plan: Plan) -> Iterator[RenderableType]:
-    """Yield the table of the next best plans: time, risk, and whether a faster plan with such degrees is excluded."""
-    others, usual = _others(plan), usual_words(plan)
-    if not (others or usual):
-        return
-    table = columns_table("next best", "time", "risk >", "its kind")
-    for other in others:
-        at_risk = "-"
-        if other.oom_probability is not None:
-            at_risk = risk_words(other.oom_probability)
+def _next_best(plan: Plan) -> Table:
+    """Return the next best plans: time, risk, and whether a faster plan with such degrees is excluded."""
+    rows: list[Row] = []
+    for other in _others(plan):
         proof = "" if other.lower_bound_s is None else BEST_OF_KIND if other.is_proven else "open"
-        table.add_row(*(other.config.label(), _against(plan, other), at_risk, proof))
-    if usual is not None:
-        table.add_row(*usual, usual_risk(plan), "")
-    yield Group(Text(), table)
+        rows.append((other.config.label(), _against(plan, other), risk_cell(other.oom_probability), proof))
+    if (usual := usual_words(plan)) is not None:
+        known = None if plan.usual is None else plan.usual.plan
+        rows.append((*usual, "" if known is None else risk_cell(known.oom_probability), ""))
+    return Table(headers=("next best", "time", "risk >", "its kind"), rows=rows)
 
 
 def _others(plan: Plan) -> list[Alternative]:

@@ -3,28 +3,20 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from rich.console import RenderableType
-from rich.text import Text
-
-from pipette_opt.report.cells import FAIR, columns_table, spaced
+from pipette_opt.base.table import FAIR, Cell, Table
 from pipette_opt.specs import NotModelled
 
 _WORDS = {"time": "time", "memory": "memory", "both": "time, memory"}
 
 
-def left_out_table(entries: Sequence[NotModelled]) -> list[RenderableType]:
-    """Table with a row per option; empty if every option is modelled."""
-    if not entries:
-        return []
-    table = columns_table("not modelled", "the real job takes", "why")
-    for column, share in zip(table.columns, (3, 2, 4), strict=True):
-        column.ratio, column.overflow = share, "fold"
-    table.expand = True
+def left_out(entries: Sequence[NotModelled]) -> Table:
+    """Return a table with a row per option; without rows if every option is modelled."""
+    rows = []
     for (option, value), members in groupby(entries, key=lambda entry: (entry.option, entry.value)):
         found = list(members)
         name = f"{option} {value}".strip() + (" (counted in part)" if found[0].in_part else "")
-        table.add_row(Text(name, style=FAIR), _takes(found), found[0].why)
-    return [spaced(table)]
+        rows.append((Cell(name, style=FAIR), _takes(found), found[0].why))
+    return Table(title="Not modelled", headers=("option", "the real job takes", "why"), rows=rows)
 
 
 def _takes(entries: Iterable[NotModelled]) -> str:

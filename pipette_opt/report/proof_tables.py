@@ -1,24 +1,16 @@
-"""Tables of a certificate: the gap, the search space, and the reasons that excluded configurations."""
+"""Tables of a certificate: the gap, the search space, and sentences beside them."""
+
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from pipette_opt.base.units import above_best, counted, percent, percent_above
+from pipette_opt.base.table import FAIR, GOOD, QUIET, Cell, Row, Table, share_cell
+from pipette_opt.base.units import above_best, counted, percent, percent_above, short_seconds, words
 from pipette_opt.plans.certificate import Robust
 from pipette_opt.plans.plan import Certificate, IterationTime, JointModel
-from pipette_opt.report.cells import (
-    FAIR,
-    GOOD,
-    QUIET,
-    clock_line,
-    columns_table,
-    expected_text,
-    seconds_text,
-    spaced,
-    titled,
-    words,
-)
+from pipette_opt.plans.tables import expected_cell, expected_text
+from pipette_opt.report.cells import as_rich, clock_line, value_text
 
 MIN_SHARE = 1e-5
 """Smallest share of an iteration that the placement must affect for the placement gap to be shown. Chosen."""
@@ -28,78 +20,78 @@ SMALL_GAP = 0.01
 """Largest gap that is coloured as good. Chosen."""
 
 
-def certificate_table(certificate: Certificate, estimate: IterationTime) -> RenderableType:
-    """Table of the proof: expected time of the plan, its lower bound, and how far the time is above it."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style=QUIET)
-    table.add_column(justify="right")
-    table.add_column(style=QUIET)
-    style = GOOD if certificate.gap <= SMALL_GAP else FAIR
-    ended = "is finished" if certificate.status == "OPTIMAL" else "ended before the gap was closed"
-    table.add_row(Text("status"), Text(certificate.status, style=f"bold {style}"), Text(f"the search {ended}"))
-    for row in (
-        ("iteration time", expected_text(estimate, certificate.objective_s), "critical path of the real schedule"),
-        ("at least", expected_text(estimate, certificate.lower_bound_s), "no plan searched can be faster"),
-    ):
-        table.add_row(*map(Text, row))
-    above, where = Text(percent_above(certificate.gap), style=f"bold {style}"), "above the best of the searched space"
-    if certificate.fastest_s is not None:
-        table.add_row("at most", Text(percent_above(certificate.shown_gap)), where)
-        table.add_row("fastest found", above, "above it at most; that plan is less plain")
-    else:
-        table.add_row("at most", above, where)
-    dependent_s = certificate.placement_dependent_s
-    if dependent_s >= MIN_SHARE * certificate.objective_s and certificate.placement_gap <= 1:
-        share = f"of the {expected_text(estimate, dependent_s)} that depend on the placement"
-        table.add_row(Text("placement gap"), Text(percent(certificate.placement_gap)), Text(share))
-    bounded = "ruled out by bounds" if _bounds_rule_out(certificate) else "bounded, not all ruled out"
-    searched = (
-        f"{counted(certificate.num_candidates, 'configuration')}, {certificate.num_pruned:,} {bounded}, "
-        f"{certificate.wall_time_s:.1f} s"
+def certificate(proof: Certificate, estimate: IterationTime) -> Table:
+    """Return the expected time of the plan, its lower bound, and how far the time is above it."""
+    style = f"bold {GOOD if proof.gap <= SMALL_GAP else FAIR}"
+    ended = "is finished" if proof.status == "OPTIMAL" else "ended before the gap was closed"
+    objective = expected_cell(estimate, proof.objective_s, "certificate.objective_s")
+    bound = expected_cell(estimate, proof.lower_bound_s, "certificate.lower_bound_s")
+    bounded = "ruled out by bounds" if _bounds_rule_out(proof) else "bounded, not all ruled out"
+    searched = f"{counted(proof.num_candidates, 'configuration')}, {proof.num_pruned:,} {bounded}"
+    return Table(
+        title="Certificate",
+        headers=("name", "figure >", "meaning"),
+        rows=(
+            ("status", Cell(proof.status, style=style), f"the search {ended}"),
+            ("iteration time", objective, "critical path of the real schedule"),
+            ("at least", bound, "no plan searched is faster"),
+            *_gaps(proof, style),
+            *_placement_gap(proof, estimate),
+            ("search", Cell(f"{proof.wall_time_s:.1f} s", proof.wall_time_s, "certificate.wall_time_s"), searched),
+        ),
     )
-    lines = [
-        f"covers    {certificate.scope}",
-        f"searched  {searched}",
-        f"seconds   {clock_line(estimate)}",
-    ]
-    for choice, saved in certificate.open_choices(SMALL_GAP):
-        lines.append(f"open      {choice} may save up to {100 * saved:.3g} %")
-    if certificate.joint_model is not None:
-        lines.append(f"model     {joint_model_text(certificate.joint_model, estimate)}")
-    details = Text("\n".join(lines), style=QUIET)
-    return titled("Certificate", Group(table, details, *robust_lines(certificate.robust)))
 
 
-def robust_lines(robust: Robust | None) -> list[RenderableType]:
-    """Return a line on the upper end of the band, if that is the objective: value, bound and gap."""
+def _gaps(proof: Certificate, style: str) -> list[Row]:
+    """Return rows with the gap of the plan, and of the fastest plan found if that is another one."""
+    where = "above the best of the searched space"
+    gap = Cell(percent_above(proof.gap), proof.gap, "certificate.gap", style)
+    if proof.fastest_s is None:
+        return [("at most", gap, where)]
+    shown = Cell(percent_above(proof.shown_gap), proof.shown_gap, "certificate.shown_gap")
+    return [("at most", shown, where), ("fastest found", gap, "above it at most; that plan is less plain")]
+
+
+def _placement_gap(proof: Certificate, estimate: IterationTime) -> Iterator[Row]:
+    """Yield a row with the gap of the seconds that the placement affects, if there are enough of them."""
+    dependent_s = proof.placement_dependent_s
+    if dependent_s >= MIN_SHARE * proof.objective_s and proof.placement_gap <= 1:
+        of = f"of the {expected_text(estimate, dependent_s)} that depend on the placement"
+        yield "placement gap", share_cell(proof.placement_gap, "certificate.placement_gap"), of
+
+
+def searched(proof: Certificate) -> Table:
+    """Return the values of each dimension that were searched."""
+    rows = [(words(name), ", ".join(map(value_text, given))) for name, given in proof.searched.items()]
+    return Table(title="What was searched", headers=("dimension", "values"), rows=rows)
+
+
+def certificate_part(proof: Certificate, estimate: IterationTime) -> RenderableType:
+    """Return the table of the certificate for a terminal, with lines on what it covers."""
+    lines = [f"covers    {proof.scope}", f"seconds   {clock_line(estimate)}"]
+    for choice, saved in proof.open_choices(SMALL_GAP):
+        lines.append(f"open      {choice} may save up to {percent(saved)}")
+    if proof.joint_model is not None:
+        lines.append(f"model     {joint_model_text(proof.joint_model, estimate)}")
+    if proof.robust is not None:
+        lines.append(f"chosen    by the upper end of the band: {robust_words(proof.robust)}")
+    return Group(as_rich(certificate(proof, estimate)), Text("\n".join(lines), style=QUIET))
+
+
+def robust_words(robust: Robust | None) -> str:
+    """Return the upper end of the band of the time, its lower bound and gap; empty with other objectives."""
     if robust is None:
-        return []
-    text = (
-        f"chosen by the upper end of the band: {seconds_text(robust.value_s)}, {robust.factor:.4g} times the simulated "
-        f"time; at least {seconds_text(robust.lower_bound_s)} for all {counted(robust.groups, 'group')} of "
-        f"configurations; {above_best(robust.shown_gap)}"
+        return ""
+    return (
+        f"{short_seconds(robust.value_s)} over the fastest links, {above_best(robust.shown_gap)}: no plan of "
+        f"{counted(robust.groups, 'group')} of configurations has less than {short_seconds(robust.lower_bound_s)}"
     )
-    return [words(text)]
-
-
-def proof_tables(certificate: Certificate, estimate: IterationTime) -> list[RenderableType]:
-    """Table with the number of configurations that each reason excluded."""
-    rows = [(part, reason) for part in certificate.proof for reason in part.named]
-    if not rows:
-        return []
-    table = columns_table("ruled out by", "", "configurations >", "at least >", "for example")
-    for number, (part, reason) in enumerate(rows):
-        first = number == 0 or rows[number - 1][0] is not part
-        least = "" if part.bound_s is None or not first else expected_text(estimate, part.bound_s)
-        name = "" if reason.name == part.by else reason.name
-        table.add_row(part.by if first else "", name, f"{reason.configurations:,}", least, reason.example)
-    return [spaced(table)]
 
 
 def joint_model_text(model: JointModel, estimate: IterationTime) -> str:
     """Return the result and the size of the CP-SAT model over all configurations, in words and expected seconds."""
     is_proven = model.status == "INFEASIBLE"
-    least = f"{estimate.expected_of(model.bound_s):.4g} s"
+    least = short_seconds(estimate.expected_of(model.bound_s))
     found = "no other split is faster" if is_proven else f"no other split takes less than {least}"
     if not model.solves and is_proven:
         return "Bounds alone show that no other split of the layers over the stages is faster"

@@ -7,44 +7,23 @@ Every text of a plan is wrapped in ``Text``, so that rich reads no part of it as
 from collections.abc import Iterable, Sequence
 from itertools import groupby, zip_longest
 
+import rich.table
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from pipette_opt.base.degrees import CHUNKS, DATA, DEGREES, EXPERT_TENSOR, MICRO_BATCH, PIPELINE, TENSOR
-from pipette_opt.base.risk import USUAL_RISK
-from pipette_opt.base.units import counted, gib, percent, three_digits
+from pipette_opt.base.table import FAIR, QUIET, Cell, Table
+from pipette_opt.base.units import counted, three_digits
 from pipette_opt.parallel import ParallelConfig, RankGrid
-from pipette_opt.plans.plainness import RISK_SHARE
-from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
+from pipette_opt.plans.plan import IterationTime, Plan, StageMemory, Target
 from pipette_opt.plans.predicted import fullness
-from pipette_opt.plans.verdict import expected_time, risk_words, verdict
-from pipette_opt.report.bars import Bar
-from pipette_opt.report.beside_tables import (
-    alternatives_table,
-    fastest_line,
-    imbalance_line,
-    order_words,
-    overlap_words,
-    risks_table,
-    usual_words,
-)
+from pipette_opt.plans.tables import alternatives, components, expected_cell, ruled_out, stages, times
+from pipette_opt.plans.verdict import expected_time, verdict
+from pipette_opt.report.beside_tables import fastest_line, imbalance_line, order_words, overlap_words, risks
 from pipette_opt.report.best_mfu import above_best_words, best_of_plan, mfu_words
-from pipette_opt.report.cells import (
-    BAD,
-    FAIR,
-    GOOD,
-    QUIET,
-    clock_line,
-    columns_table,
-    expected_text,
-    spaced,
-    titled,
-    words,
-    yes_no,
-)
-from pipette_opt.report.left_out import left_out_table
-from pipette_opt.report.proof_tables import certificate_table, proof_tables
+from pipette_opt.report.cells import clock_line, shown_tables, titled, value_text
+from pipette_opt.report.left_out import left_out
+from pipette_opt.report.proof_tables import certificate_part
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
 from pipette_opt.specs.objective import Objective
@@ -71,19 +50,20 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
         *(Text(line) for line in (fastest_line(plan), order_words(plan), overlap_words(plan)) if line),
         *target_tables(plan),
         configuration_table(plan),
-        certificate_table(plan.certificate, plan.estimate),
-        *proof_tables(plan.certificate, plan.estimate),
-        breakdown_table(plan.estimate),
-        memory_table(plan.memory),
-        *components_table(plan.memory),
-        *hosts_tables(plan),
+        certificate_part(plan.certificate, plan.estimate),
+        *shown_tables(
+            ruled_out(plan.certificate, plan.estimate),
+            times(plan.estimate, plan.alternatives),
+            *memory_tables(plan.memory),
+            hosts_of_stages(plan),
+            unused_hosts(plan),
+            alternatives(plan),
+            risks(plan),
+        ),
     ]
-    if plan.alternatives or usual_words(plan):
-        parts.append(alternatives_table(plan))
-    parts += risks_table(plan)
     if line := imbalance_line(plan):
         parts.append(Group(Text(), Text(line)))
-    parts += left_out_table(plan.not_modelled)
+    parts += shown_tables(left_out(plan.not_modelled))
     if plan.notes:
         parts.append(notes(plan.notes))
     parts += [*beside, Text(), verdict_text]
@@ -115,17 +95,17 @@ def configuration_table(plan: Plan) -> RenderableType:
         ),
         ("layers per chunk", layout) if layout else ("layers per stage", _runs(config.layers_per_stage)),
         ("schedule", "1F1B" if chunks is None else f"interleaved 1F1B, {chunks} chunks"),
-        ("sequence parallel", yes_no(config.sequence_parallel)),
+        ("sequence parallel", value_text(config.sequence_parallel)),
         ("recomputation", _recomputation(config)),
         *([] if config.offload is None else [("in the host's memory", config.offload)]),
         *([("tensor overlap", "yes")] if config.tp_comm_overlap else []),
-        ("distributed optimizer", yes_no(config.use_distributed_optimizer)),
+        ("distributed optimizer", value_text(config.use_distributed_optimizer)),
         ("rank order", plan.placement.order),
         ("launcher", plan.launcher),
         ("communication", f"{plan.p2p} sends, NCCL {plan.nccl_algorithm}"),
     ]
     half = (len(rows) + 1) // 2
-    table = Table.grid(padding=(0, 2))
+    table = rich.table.Table.grid(padding=(0, 2))
     for style in (QUIET, "", QUIET, ""):
         table.add_column(style=style)
     for left, right in zip_longest(rows[:half], rows[half:], fillvalue=("", "")):
@@ -161,103 +141,65 @@ def _recomputation(config: ParallelConfig) -> str:
 
 
 def target_tables(plan: Plan) -> list[RenderableType]:
-    """Table of an objective other than the time, with a row for each number of GPUs; empty for the time."""
+    """Return the value of an objective other than the time, and its table; empty for the time."""
     target = plan.target
     if target is None:
         return []
     than = "more than" if Objective(target.objective).is_rate else "less than"
-    value, bound = (target.expected_of(value, plan.estimate) for value in (target.value, target.bound))
-    text = f"{value:,.4g} {target.unit}, no plan has {than} "
-    head = Text(f"{text}{bound:,.4g}: it is {target.distance}")
-    priced = any(size.dearest is not None for size in target.sizes)
-    names = ["GPUs >", *(["price up to >"] if priced else []), "", "time >", "at least >", "value >", "bound >"]
-    table = columns_table(*names)
-    for size in target.sizes:
-        cells = [
+    value, bound = (value_at_expected(target, plan.estimate, number) for number in (target.value, target.bound))
+    text = f"{value} {target.unit}, no plan has {than} {bound}: it is {target.distance}"
+    return [titled("Objective", Text(text)), *shown_tables(sizes(target, plan.estimate))]
+
+
+def sizes(target: Target, estimate: IterationTime) -> Table:
+    """Return value and bound of an objective other than the time for each number of GPUs."""
+    has_prices = any(size.dearest is not None for size in target.sizes)
+    rows = []
+    for place, size in enumerate(target.sizes):
+        at = f"objective.sizes.{place}"
+        cells = (
             f"{size.num_gpus:,}",
-            *([f"{size.dearest:g}"] if size.dearest is not None else []),
+            "-" if size.dearest is None else f"{size.dearest:g}",
             size.status,
-            "" if size.iteration_time_s is None else expected_text(plan.estimate, size.iteration_time_s),
-            "" if size.lower_bound_s is None else expected_text(plan.estimate, size.lower_bound_s),
-            "" if size.value is None else f"{target.expected_of(size.value, plan.estimate):,.4g}",
-            "" if size.bound is None else f"{target.expected_of(size.bound, plan.estimate):,.4g}",
-        ]
-        table.add_row(*cells)
-    return [titled("Objective", Group(head, table))]
-
-
-def breakdown_table(estimate: IterationTime) -> RenderableType:
-    """Table of expected seconds by cause, averaged over ranks and on the critical path; columns sum to the total."""
-    path = estimate.critical_path
-    headers = ("critical path >", "share >") if path else ()
-    table = columns_table("where the time goes", "mean of all ranks >", "share >", "", *headers)
-    total = estimate.iteration_time_s
-    for name, seconds in estimate.breakdown.items():
-        share, on_path = seconds / total, path.get(name, 0.0)
-        mean = expected_text(estimate, seconds)
-        row: list[RenderableType] = [Text(words(name)), Text(mean), Text(percent(share)), Bar(filled=share)]
-        if path:
-            row += [Text(expected_text(estimate, on_path)), Text(percent(on_path / total))]
-        table.add_row(*row)
-    table.add_section()
-    sums = [Text(expected_text(estimate, total), style="bold"), Text(percent(1.0))]
-    table.add_row(Text("iteration", style="bold"), *sums, Text(), *(sums if path else ()))
-    return spaced(table)
-
-
-def memory_table(memory: Sequence[StageMemory]) -> RenderableType:
-    """Table of each stage's peak memory; bars show the predicted peak (solid) and nine in ten stacks' (light)."""
-    shown = _fullest(memory)
-    title = "memory by stage" if len(shown) == len(memory) else f"fullest {len(shown)} of {len(memory)} stages"
-    table = columns_table(title, "predicted >", "in nine of ten stacks >", "capacity >", "", "risk >")
-    for stage in shown:
-        low, high = stage.range_bytes
-        risk = stage.oom_probability
-        style = BAD if risk > USUAL_RISK else FAIR if risk > RISK_SHARE * USUAL_RISK else GOOD
-        table.add_row(
-            f"stage {stage.stage}{' *' if stage.extrapolates else ''}",
-            f"{gib(stage.predicted_bytes):.1f} GiB",
-            f"{gib(low):.1f} to {gib(high):.1f} GiB",
-            f"{gib(stage.capacity_bytes):.1f} GiB",
-            Bar(filled=stage.predicted_bytes / stage.capacity_bytes, reached=high / stage.capacity_bytes, style=style),
-            Text(risk_words(risk), style=style),
+            expected_cell(estimate, size.iteration_time_s, f"{at}.iteration_time_s"),
+            expected_cell(estimate, size.lower_bound_s, f"{at}.lower_bound_s"),
+            Cell(value_at_expected(target, estimate, size.value), size.value, f"{at}.value"),
+            Cell(value_at_expected(target, estimate, size.bound), size.bound, f"{at}.bound"),
         )
-    if any(stage.extrapolates for stage in memory):
-        table.caption = "* outside of the predictor's training data"
-    return spaced(table)
+        rows.append(cells)
+    price = "price up to >" if has_prices else ""
+    return Table(
+        title=f"Numbers of GPUs; values are {target.unit}",
+        headers=("GPUs >", price, "status", "iteration >", "at least >", "value >", "bound >"),
+        rows=rows,
+    )
 
 
-def components_table(memory: Sequence[StageMemory]) -> list[RenderableType]:
-    """Table of the components of each stage's predicted peak; empty without them."""
-    shown = [stage for stage in _fullest(memory) if stage.components]
-    if not shown:
-        return []
-    names = list(shown[0].components)
-    table = columns_table("of the peak, GiB", *(f"{name} >" for name in names))
-    for stage in shown:
-        parts = (Text(f"{gib(stage.components[name]):.1f}") for name in names)
-        table.add_row(f"stage {stage.stage}", *parts)
-    return [spaced(table)]
+def value_at_expected(target: Target, estimate: IterationTime, value: float | None) -> str:
+    """Return a value of an objective at the expected time, as text; a dash for ``None``."""
+    return "-" if value is None else f"{target.expected_of(value, estimate):,.4g}"
 
 
-def _fullest(memory: Sequence[StageMemory]) -> list[StageMemory]:
-    """Return the fullest stages, at most ``MAX_STAGES``, in stage order."""
-    return sorted(sorted(memory, key=fullness, reverse=True)[:MAX_STAGES], key=lambda stage: stage.stage)
+def memory_tables(memory: Sequence[StageMemory]) -> tuple[Table, Table]:
+    """Return the tables of the fullest stages, at most ``MAX_STAGES``, in stage order: peaks, and their components."""
+    shown = sorted(sorted(memory, key=fullness, reverse=True)[:MAX_STAGES], key=lambda stage: stage.stage)
+    few = f", fullest {len(shown)} of {len(memory)} stages" if len(shown) < len(memory) else ""
+    return stages(shown, few=few), components(shown)
 
 
-def hosts_tables(plan: Plan) -> list[RenderableType]:
-    """Tables of the hosts of each stage, in data-parallel order, and of unused hosts with the reason."""
-    table = columns_table("stages", "hosts, in data-parallel order")
-    for stages, hosts in host_grid(plan):
-        table.add_row(stages, folded_hosts(hosts))
-    parts: list[RenderableType] = [spaced(table)]
-    if plan.unused_hosts:
-        unused = columns_table("left out", "why")
-        for reason in dict.fromkeys(plan.unused_hosts.values()):
-            hosts = [host for host, why in plan.unused_hosts.items() if why == reason]
-            unused.add_row(Text(folded_hosts(hosts), style=FAIR), reason)
-        parts.append(spaced(unused))
-    return parts
+def hosts_of_stages(plan: Plan) -> Table:
+    """Return the hosts of each stage."""
+    rows = [(stages, folded_hosts(hosts)) for stages, hosts in host_grid(plan)]
+    return Table(title="Hosts of each stage, in data-parallel order", headers=("stages", "hosts"), rows=rows)
+
+
+def unused_hosts(plan: Plan) -> Table:
+    """Return the unused hosts by reason."""
+    hosts: dict[str, list[str]] = {}
+    for host, reason in plan.unused_hosts.items():
+        hosts.setdefault(reason, []).append(host)
+    rows = [(Cell(folded_hosts(of_reason), style=FAIR), reason) for reason, of_reason in hosts.items()]
+    return Table(title="Hosts left out", headers=("hosts", "why"), rows=rows)
 
 
 def estimate_tables(
@@ -300,19 +242,16 @@ def estimate_tables(
     first = Text(title, style="bold")
     where = f"{counted(len(hosts), 'host')}, {counted(config.world_size, 'GPU')}"
     first.append(f"  {config.label()} on {where}", style="not bold")
-    parts: list[RenderableType] = [
+    return [
         verdict_text,
         Group(Text(), first, *speed_lines(estimate, best), Text(clock_line(estimate), style=QUIET)),
-        breakdown_table(estimate),
+        *shown_tables(times(estimate), *memory_tables(memory), left_out(not_modelled)),
     ]
-    parts += [memory_table(memory), *components_table(memory)]
-    parts += left_out_table(not_modelled)
-    return parts
 
 
 def notes(lines: Iterable[str]) -> RenderableType:
     """List of the plan's notes."""
-    table = Table.grid(padding=(0, 1))
+    table = rich.table.Table.grid(padding=(0, 1))
     for line in lines:
         table.add_row(Text("-", style=QUIET), Text(line))
     return titled("Notes", table)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from rich.console import RenderableType
-from rich.text import Text
 
-from pipette_opt.base.units import GIB, counted, percent, three_digits
-from pipette_opt.report.cells import BAD, GOOD, columns_table, spaced
+from pipette_opt.base.table import BAD, GOOD, Cell, Table
+from pipette_opt.base.units import counted, gib, percent, short_seconds, three_digits
+from pipette_opt.report.cells import as_rich
 from pipette_opt.tune.choice import SURE
 from pipette_opt.tune.folder import OwnRun, TrialRecord, band_words
 from pipette_opt.tune.loop import Progress, Tuned
@@ -65,26 +65,34 @@ def best_words(best: TrialRecord | OwnRun) -> str:
 
 def trials_table(records: Sequence[TrialRecord], own: Sequence[OwnRun] = ()) -> RenderableType:
     """Return a table with a row for each trial, then for each run of the user's own."""
-    table = columns_table("trial >", "expected >", "measured >", "GiB >", "fits >", "result", "configuration")
     times_s = [*(record.time_s for record in records), *(run.time_s for run in own)]
     least_s = min((time_s for time_s in times_s if time_s is not None), default=None)
-    for record in records:
-        style = GOOD if record.time_s is not None and record.time_s == least_s else ""
-        table.add_row(
+
+    def measured(time_s: float | None) -> Cell:
+        return Cell(short_seconds(time_s), style=GOOD if time_s is not None and time_s == least_s else "")
+
+    of_trials = [
+        (
             str(record.trial),
             "-" if record.expected_s is None else band_words(record.expected_s),
-            Text("-" if record.time_s is None else f"{three_digits(record.time_s)} s", style=style),
-            "-" if record.peak_bytes is None else f"{record.peak_bytes / GIB:.1f}",
-            f"{100 * record.fits:.0f} %",
-            Text(record.status, style=BAD if record.status in ("ran out", "refused") else ""),
+            measured(record.time_s),
+            "-" if record.peak_bytes is None else f"{gib(record.peak_bytes):.1f}",
+            percent(record.fits, decimals=1),
+            Cell(record.status, style=BAD if record.status in ("ran out", "refused") else ""),
             record.config.label(),
         )
-    for run in own:
-        style = GOOD if run.time_s is not None and run.time_s == least_s else ""
-        time = Text("-" if run.time_s is None else f"{three_digits(run.time_s)} s", style=style)
-        result = Text("ran out", style=BAD) if run.time_s is None else Text("timed")
-        table.add_row("own", "-", time, "-", "-", result, run.config.label())
-    return spaced(table)
+        for record in records
+    ]
+    of_own = [
+        (
+            *("own", "-", measured(run.time_s), "-", "-"),
+            Cell("ran out", style=BAD) if run.time_s is None else "timed",
+            run.config.label(),
+        )
+        for run in own
+    ]
+    headers = ("trial >", "expected >", "measured >", "GiB >", "fits >", "result", "configuration")
+    return as_rich(Table(headers=headers, rows=[*of_trials, *of_own]))
 
 
 def problems(records: Sequence[TrialRecord]) -> list[str]:

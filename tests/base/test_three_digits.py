@@ -16,11 +16,20 @@ def test_three_digits(value: float, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("share", "said"),
-    [(0.0, "0.00 %"), (4e-5, "< 0.01 %"), (0.0312, "3.12 %"), (0.6112, "61.1 %"), (1.337, "134 %"), (-0.2, "-20.0 %")],
+    [
+        (0.0, ("0.00 %", "0.0 %")),
+        (4e-5, ("less than 0.01 %", "less than 0.1 %")),
+        (0.0312, ("3.12 %", "3.1 %")),
+        (0.09996, ("10.0 %", "10 %")),
+        (0.6112, ("61.1 %", "61 %")),
+        (0.9996, ("100 %", "100 %")),
+        (1.337, ("134 %", "134 %")),
+        (-0.2, ("-20.0 %", "-20 %")),
+    ],
 )
-def test_percent(share: float, said: str) -> None:
-    """Three digits; what is not 0 is not shown as 0."""
-    assert percent(share) == said
+def test_percent(share: float, said: tuple[str, str]) -> None:
+    """With two decimals at most, or one; what is not 0 is not shown as 0."""
+    assert (percent(share), percent(share, decimals=1)) == said
 
 
 def test_order_is_kept() -> None:

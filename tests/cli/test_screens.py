@@ -6,17 +6,18 @@ Whole screens, as people read them, beside their snapshots.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from consoles import shown
-from factories import llama_plan, make_plan
+from factories import make_plan, whole_plan
 from syrupy.assertion import SnapshotAssertion
 
 from pipette_opt.plans.plan import Plan
 from pipette_opt.report.first_screen import first_screen
 from pipette_opt.report.tables import plan_tables
 
-PLANS: dict[str, Callable[[], Plan]] = {"tiny": make_plan, "llama": llama_plan}
+PLANS: dict[str, Callable[[], Plan]] = {"tiny": make_plan, "whole": partial(whole_plan, 1.3)}
 
 LAUNCH = (
     "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --micro-batch-size 1 --sequence-parallel "

@@ -140,8 +140,7 @@ def test_tables_are_the_plans() -> None:
     assert others["share"].iloc[0] == 1.0
     assert len(others) == 1 + len(plan.alternatives)
     assert pd.isna(others["iteration_time_s"].iloc[2])
-    named = [one for part in plan.certificate.proof for one in part.named]
-    assert plan.proof_table()["configurations"].tolist() == [one.configurations for one in named]
+    assert plan.proof_table()["configurations"].sum() == sum(part.configurations for part in plan.certificate.proof)
 
 
 def test_a_notebook_shows_a_plan() -> None:

@@ -10,25 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from consoles import shown
-from factories import make_plan, small_instance
+from factories import make_plan, small_instance, whole_plan
 
 from pipette_opt.base.units import three_digits
 from pipette_opt.export.script_changes import script_changes
-from pipette_opt.plans.certificate import Robust
 from pipette_opt.plans.plan import (
-    Band,
-    Imbalance,
-    JointModel,
-    Plan,
-    RiskChoice,
-    SizeProof,
-    Target,
     why_slower,
     why_unused,
 )
 from pipette_opt.report.comparison import Uncounted
 from pipette_opt.report.page import page_of
-from pipette_opt.report.tables import estimate_tables, plan_tables
+from pipette_opt.report.tables import estimate_tables
 
 FACTOR = 1.3
 DATA = re.compile(r'<data value="([^"]+)" data-field="([^"]+)">([^<]+)</data>')
@@ -41,59 +33,10 @@ AS_RECORDED = re.compile(
 SECONDS = re.compile(r"(?<![\w.])([\d,]+(?:\.\d+)?) s\b")
 
 
-def plan_at(factor: float) -> Plan:
-    """A plan with everything that has seconds; the factor of its job is given."""
-    plan = make_plan()
-    seconds = plan.estimate.iteration_time_s
-    band = Band(
-        low_s=0.8 * factor * seconds,
-        middle_s=factor * seconds,
-        high_s=1.4 * factor * seconds,
-        share=0.9,
-        source="30 public runs",
-        runs=30,
-    )
-    other = replace(plan.alternatives[0], lower_bound_s=0.97 * seconds)
-    size = SizeProof(
-        num_gpus=16,
-        dearest=None,
-        status="searched",
-        iteration_time_s=seconds,
-        lower_bound_s=0.9 * seconds,
-        value=400.0,
-        bound=440.0,
-    )
-    joint = JointModel(
-        families=3,
-        variables=5,
-        constraints=7,
-        solves=2,
-        seconds=1.5,
-        splits=1,
-        status="FEASIBLE",
-        bound_s=0.9 * seconds,
-    )
-    robust = Robust(
-        value_s=3.0, best_s=3.0, lower_bound_s=2.5, gap=1 / 6, factor=1.5, share=0.9, measured_runs=0, groups=12
-    )
-    return replace(
-        plan,
-        estimate=replace(plan.estimate, band=band),
-        certificate=replace(plan.certificate, joint_model=joint, robust=robust),
-        alternatives=(other, *plan.alternatives[1:]),
-        risks=(RiskChoice(max_oom_risk=1e-4, plan=other),),
-        fastest=replace(other, iteration_time_s=0.99 * seconds),
-        imbalance=Imbalance(expert_imbalance=1.3, iteration_time_s=1.1 * seconds, oom_probability=0.1),
-        target=Target(
-            objective="tokens-per-gpu", unit="tokens/s/GPU", value=400.0, bound=440.0, gap=0.1, sizes=(size,)
-        ),
-    )
-
-
 @pytest.fixture(scope="module")
 def pages() -> tuple[str, str]:
     """Pages of the plan with a factor of 1, and of 1.3."""
-    simulated, expected = (page_of(plan_at(factor), small_instance()) for factor in (1.0, FACTOR))
+    simulated, expected = (page_of(whole_plan(factor), small_instance()) for factor in (1.0, FACTOR))
     return simulated, expected
 
 
@@ -167,7 +110,7 @@ def test_seconds_of_each_panel_grow_with_the_factor(pages: tuple[str, str], name
 def test_schedule_is_drawn_in_expected_seconds(pages: tuple[str, str]) -> None:
     """Its axis ends with the expected time, its table adds up to as much."""
     strips, *_ = figures(pages[1])["schedule"]["data"]
-    layout, total = figures(pages[1])["schedule"]["layout"], plan_at(FACTOR).estimate.expected_s
+    layout, total = figures(pages[1])["schedule"]["layout"], whole_plan(FACTOR).estimate.expected_s
     assert layout["xaxis"]["range"][1] == pytest.approx(total)
     assert layout["xaxis"]["title"]["text"] == "expected seconds"
     assert strips["x0"] + strips["dx"] * (len(strips["text"][0]) - 0.5) == pytest.approx(total)
@@ -181,7 +124,7 @@ def test_bars_are_expected_seconds(pages: tuple[str, str]) -> None:
     """The bar of the plan is as long as its expected time."""
     found = figures(pages[1])["time"]
     total = sum(flat(trace["x"])[0] for trace in found["data"])
-    assert total == pytest.approx(plan_at(FACTOR).estimate.expected_s)
+    assert total == pytest.approx(whole_plan(FACTOR).estimate.expected_s)
     assert found["layout"]["xaxis"]["title"]["text"] == "expected seconds"
 
 
@@ -190,30 +133,16 @@ def test_values_of_an_objective_are_at_the_expected_time(pages: tuple[str, str])
     texts = {field: numbers(text) for _, field, text in DATA.findall(pages[1])}
     assert texts["objective.value"] == pytest.approx(400 / FACTOR, rel=1e-3)
     assert texts["objective.sizes.0.value"] == pytest.approx(400 / FACTOR, rel=1e-3)
-    plan = plan_at(FACTOR)
+    plan = whole_plan(FACTOR)
     assert plan.target is not None
     cost = replace(plan, target=replace(plan.target, objective="cost"))
     texts = {field: numbers(text) for _, field, text in DATA.findall(page_of(cost))}
     assert texts["objective.bound"] == pytest.approx(440 * FACTOR, rel=1e-3)
 
 
-def test_tables_show_expected_seconds_but_for_one_line() -> None:
-    """All tables of ``--verbose``, but for search, solver and the labelled simulated time."""
-    before, after = (shown(*plan_tables(plan_at(factor)), width=400) for factor in (1.0, FACTOR))
-    labelled = re.compile(r"simulated|upper end|per iteration|CP-SAT|searched|tokens/s")
-    for old, new in zip(before.splitlines(), after.splitlines(), strict=True):
-        if labelled.search(old):
-            continue
-        olds, news = ([float(text) for text in re.findall(r"(?<![\w.])\d+\.\d{4}\b(?!%)", line)] for line in (old, new))
-        assert news == pytest.approx([FACTOR * number for number in olds], abs=1.2e-4), new
-    assert re.search(r"expected seconds are 1\.30 times the simulated ones", after, re.IGNORECASE)
-    bound_s = FACTOR * 0.9 * make_plan().estimate.iteration_time_s
-    assert f"no other split takes less than {bound_s:.4g} s" in after
-
-
 def test_tables_of_a_launch_show_expected_seconds() -> None:
     """The causes of a launch without a search add up to its expected time."""
-    plan = plan_at(FACTOR)
+    plan = whole_plan(FACTOR)
     text = shown(*estimate_tables(plan.config, plan.estimate, plan.memory, hosts=("n0",)))
     line = next(line for line in text.splitlines() if line.startswith("iteration"))
     assert f"{plan.estimate.expected_s:.4f}" in line
@@ -222,7 +151,7 @@ def test_tables_of_a_launch_show_expected_seconds() -> None:
 
 def test_what_options_save_today_is_in_expected_seconds() -> None:
     """Sentences below a comparison, and reasons of changes of a script."""
-    plan = plan_at(FACTOR)
+    plan = whole_plan(FACTOR)
     uncounted = Uncounted(saved_s={"--overlap": 0.01}, parts={"--overlap": "tensor_parallel"})
     assert "up to 0.0130 s" in uncounted.lines(plan.estimate)[0]
     reasons = [change.reason for change in script_changes(plan, {}, estimate=plan.estimate)]
@@ -232,7 +161,7 @@ def test_what_options_save_today_is_in_expected_seconds() -> None:
 
 def test_repr_of_a_plan_has_expected_seconds_only() -> None:
     """The time in the summary is the one that the first screen shows."""
-    plan = plan_at(FACTOR)
+    plan = whole_plan(FACTOR)
     assert "simulated" not in repr(plan)
     assert f"about {three_digits(plan.estimate.expected_s)} s per iteration" in repr(plan)
 

@@ -10,7 +10,8 @@ from factories import llama_plan, make_plan, scrambled_plan, sharded_plan, small
 
 from pipette_opt.plans.certificate import Regret, Robust
 from pipette_opt.plans.plan import Alternative, Imbalance, Plan, RiskChoice, Target, Usual
-from pipette_opt.report.beside_tables import order_words, overlap_words, usual_words
+from pipette_opt.plans.tables import usual_words
+from pipette_opt.report.beside_tables import order_words, overlap_words
 from pipette_opt.report.first_screen import (
     MAX_ALTERNATIVES,
     export_command,
@@ -19,8 +20,8 @@ from pipette_opt.report.first_screen import (
     launcher_flags,
     next_steps,
     regret_words,
-    robust_words,
 )
+from pipette_opt.report.proof_tables import robust_words
 from pipette_opt.report.tables import configuration_words
 from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import NotModelled
@@ -284,10 +285,10 @@ def test_regret_needs_no_word_of_our_own() -> None:
         unmeasured_high=0.19,
     )
     assert regret_words(regret) == (
-        "with 90 % confidence at most 4 % slower than the fastest plan can be; 19 % in the same worlds without a "
-        "measurement; 2 % in the mean; at most 3 % slower than the best plan found"
+        "with 90 % confidence at most 4.00 % slower than the fastest plan can be; 19.0 % in the same worlds without a "
+        "measurement; 2.00 % in the mean; at most 3.00 % slower than the best plan found"
     )
     assert "unlike public runs" not in regret_words(regret)
-    assert "19 % in the same worlds without a measurement (more with it: it is unlike public runs" in regret_words(
+    assert "19.0 % in the same worlds without a measurement (more with it: it is unlike public runs" in regret_words(
         replace(regret, high=0.3)
     )

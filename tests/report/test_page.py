@@ -9,27 +9,25 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from typing import Any, get_args
+from xml.etree.ElementTree import tostring
 
 import numpy as np
 import pytest
-from factories import make_plan, small_instance
+from factories import make_plan, small_instance, whole_plan
 
+from pipette_opt.base.table import Cell, Table
 from pipette_opt.base.types import ProofStep
-from pipette_opt.base.units import GB, GIB, gib, percent, three_digits
-from pipette_opt.plans.certificate import Robust
+from pipette_opt.base.units import GB, GIB, gib, three_digits
 from pipette_opt.plans.plan import (
-    Imbalance,
     JointModel,
     Plan,
     Proof,
-    RiskChoice,
     RuledOut,
-    SizeProof,
-    Target,
 )
 from pipette_opt.report.page import page_of
 from pipette_opt.report.page.figures import INK, RATES, RATES_OF_LEVELS
 from pipette_opt.report.page.links import Links, folded_figure, links_of
+from pipette_opt.report.page.markup import as_html, html_tables
 from pipette_opt.report.page.placement import LISTED, runs_of
 from pipette_opt.report.page.sensitivity import sensitivities
 from pipette_opt.report.plan_file import plan_to_dict
@@ -145,15 +143,11 @@ def test_without_the_job_the_page_says_what_is_missing(plan: Plan) -> None:
 
 
 @pytest.mark.search
-def test_every_number_is_that_of_the_plan_file(page: Page, plan: Plan) -> None:
+def test_every_number_is_that_of_the_plan_file(job: Instance) -> None:
     """Each names its place in plan.json, and has the value that is there."""
-    assert checked_fields(page, plan) >= {"certificate", "estimate", "memory", "alternatives"}
-
-
-def checked_fields(page: Page, plan: Plan) -> set[str]:
-    """Numbers of a page, each compared with the plan's file; the fields at its top that they are from."""
-    content, seen = plan_to_dict(plan), set()
-    for tag, named in page.elements:
+    plan, seen = whole_plan(), set()
+    content = plan_to_dict(plan)
+    for tag, named in Page(page_of(plan, job)).elements:
         if tag != "data":
             continue
         place: Any = content
@@ -161,7 +155,7 @@ def checked_fields(page: Page, plan: Plan) -> set[str]:
             place = place[int(key)] if isinstance(place, list) else place[key]
         assert float(str(named["value"])) == pytest.approx(place, rel=1e-12), named
         seen.add(str(named["data-field"]).split(".")[0])
-    return seen
+    assert seen >= {"certificate", "estimate", "memory", "alternatives", "objective", "inputs"}
 
 
 @pytest.mark.search
@@ -357,11 +351,6 @@ def test_header_and_memory_speak_of_the_same_stage(plan: Plan) -> None:
     assert "The fullest stage is 1:" in said
 
 
-def test_a_gap_is_not_rounded_to_nothing() -> None:
-    """It is below, or it is nought."""
-    assert (percent(0.0), percent(4e-5), percent(0.1)) == ("0.00 %", "< 0.01 %", "10.0 %")
-
-
 @pytest.mark.parametrize("num_hosts", [129, 300, 1280])
 def test_many_hosts_share_cells(num_hosts: int) -> None:
     """A cell is the slowest of its links, also at the border, and the map stays small."""
@@ -441,51 +430,34 @@ def test_runs_of_numbers() -> None:
     assert runs_of(np.array([3, 1, 2, 7, 9, 10])) == "1-3, 7, 9-10"
 
 
-def test_objectives_are_in_the_certificate(plan: Plan) -> None:
-    """What was chosen by, number by number, with the figures of the plan's file."""
-    sizes = (
-        SizeProof(
-            num_gpus=16, dearest=2.5, status="searched", iteration_time_s=2.0, lower_bound_s=1.0, value=4.0, bound=2.0
-        ),
-        SizeProof(
-            num_gpus=8,
-            dearest=None,
-            status="infeasible",
-            iteration_time_s=None,
-            lower_bound_s=None,
-            value=None,
-            bound=None,
-        ),
-    )
-    target = Target(objective="cost", unit="per million tokens", value=4.0, bound=2.0, gap=0.5, sizes=sizes)
-    robust = Robust(
-        value_s=3.0, best_s=3.0, lower_bound_s=1.5, gap=0.5, factor=1.5, share=0.9, measured_runs=0, groups=12
-    )
-    chosen = replace(plan, target=target, certificate=replace(plan.certificate, robust=robust))
-    page = Page(page_of(chosen))
-    assert "objective" in checked_fields(page, chosen)
-    fields = {named["data-field"] for tag, named in page.elements if tag == "data"}
-    assert {"objective.sizes.0.lower_bound_s", "certificate.robust.lower_bound_s"} <= fields
-    assert "objective.sizes.1.value" not in fields
-
-
-def test_what_is_beside_a_plan_is_on_the_page(plan: Plan) -> None:
-    """The fastest found, the trade between time and risk, the load of experts, and bounds of the next best."""
-    seconds = plan.estimate.iteration_time_s
-    fast = replace(plan.alternatives[0], iteration_time_s=0.992 * seconds, oom_probability=0.004, lower_bound_s=0.99)
-    safe = RiskChoice(max_oom_risk=1e-4, plan=fast)
-    uneven = Imbalance(expert_imbalance=1.3, iteration_time_s=1.2 * seconds, oom_probability=0.5)
-    beside = replace(plan, fastest=fast, risks=(safe,), imbalance=uneven, alternatives=(fast,))
-    text = page_of(beside)
-    page = Page(text)
-    assert "alternatives" in checked_fields(page, beside)
-    fields = {named["data-field"] for tag, named in page.elements if tag == "data"}
-    assert {"alternatives.2.iteration_time_s", "alternatives.0.lower_bound_s"} <= fields
-    assert "The fastest found" in text
-    finished = replace(beside, certificate=replace(beside.certificate, status="OPTIMAL"))
-    assert f"faster than the fastest found: {fast.config.label()} is 0.806 % faster" in page_of(finished)
+def test_a_finished_search_names_the_fastest(plan: Plan) -> None:
+    """The fastest found, which is less plain; without one, no plan is faster."""
+    whole = whole_plan()
+    finished = replace(whole, certificate=replace(whole.certificate, status="OPTIMAL"))
+    label = whole.alternatives[0].config.label()
+    assert f"faster than the fastest found: {label} is 0.806 % faster" in page_of(finished)
     assert "no plan searched is faster." in page_of(replace(finished, fastest=None))
-    assert "Experts are assumed to be evenly loaded." in text
+    assert "Experts are assumed to be evenly loaded." in page_of(whole)
+
+
+def test_a_table_on_a_page() -> None:
+    """A caption, a header for each column and row, numbers to the right, and marks of the numbers of a plan."""
+    table = Table(
+        title="Sizes",
+        headers=("part", "", "GiB >"),
+        rows=[("<b>", "hidden", Cell("3.0", 3.04, "memory.0.predicted_gib")), ("rest", "", Cell("-", None, "memory"))],
+        total=("all", "", "3.0"),
+        note="* a note",
+    )
+    assert tostring(as_html(table), encoding="unicode") == (
+        '<div class="scroll" role="region" aria-label="Sizes (* a note)" tabindex="0"><table>'
+        '<caption>Sizes (* a note)</caption><thead><tr><th scope="col">part</th><th scope="col" class="n">GiB</th></tr>'
+        '</thead><tbody><tr><th scope="row">&lt;b&gt;</th>'
+        '<td class="n"><data value="3.04" data-field="memory.0.predicted_gib">3.0</data></td></tr>'
+        '<tr><th scope="row">rest</th><td class="n">-</td></tr>'
+        '<tr><th scope="row">all</th><td class="n">3.0</td></tr></tbody></table></div>'
+    )
+    assert len(html_tables(table, replace(table, rows=()))) == 1
 
 
 @pytest.mark.search

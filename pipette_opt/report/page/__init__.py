@@ -16,7 +16,7 @@ from xml.etree.ElementTree import Element, tostring
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import write_atomically
-from pipette_opt.base.units import gib, percent_above, three_digits
+from pipette_opt.base.units import gib, percent, percent_above, short_seconds, three_digits
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.predicted import fullness
 from pipette_opt.plans.verdict import risk_words
@@ -24,7 +24,7 @@ from pipette_opt.report.best_mfu import above_best_words, best_of_plan, best_wor
 from pipette_opt.report.first_screen import job_words
 from pipette_opt.report.page.inputs import assumptions_panel, inputs_panel
 from pipette_opt.report.page.links import links_panel
-from pipette_opt.report.page.markup import Panel, bullets, element, number, paragraph
+from pipette_opt.report.page.markup import Child, Panel, bullets, element, number, paragraph
 from pipette_opt.report.page.memory import memory_panel
 from pipette_opt.report.page.placement import placement_panel
 from pipette_opt.report.page.plan import plan_panel
@@ -116,13 +116,13 @@ def _header(plan: Plan, left_out: Sequence[str]) -> Element:
     estimate, proof, size = plan.estimate, plan.certificate, plan.config.world_size
     gap, num_gpus = "gap" if proof.fastest_s is None else "shown_gap", len(plan.hosts) * plan.gpus_per_node
     best = best_of_plan(plan)
-    facts = [
+    facts: list[tuple[str, Child]] = [
         (
             "expected per iteration",
-            number(estimate.expected_s, f"{three_digits(estimate.expected_s)} s", "estimate.expected_s"),
+            number(estimate.expected_s, short_seconds(estimate.expected_s), "estimate.expected_s"),
         ),
         ("tokens/s", three_digits(estimate.expected_tokens_per_s)),
-        (f"MFU {best_words(estimate, best)}".rstrip(), f"{three_digits(100 * estimate.expected_mfu)} %"),
+        (f"MFU {best_words(estimate, best)}".rstrip(), percent(estimate.expected_mfu)),
         (
             "above the best searched at most",
             number(getattr(proof, gap), percent_above(getattr(proof, gap)), f"certificate.{gap}"),

@@ -4,9 +4,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from pipette_opt.base.table import Cell, Table
+from pipette_opt.base.units import words
 from pipette_opt.plans.plan import Plan
-from pipette_opt.report.cells import words
-from pipette_opt.report.page.markup import Child, Panel, bullets, element, number, paragraph, table
+from pipette_opt.report.cells import value_text
+from pipette_opt.report.left_out import left_out
+from pipette_opt.report.page.markup import Panel, as_html, bullets, element, html_tables, paragraph
+
+FIELDS = ("field", "value")
+"""Headers of the tables of inputs."""
 
 MAX_VALUES = 24
 """Maximum number of values shown of a list. Chosen."""
@@ -15,12 +21,7 @@ MAX_VALUES = 24
 def assumptions_panel(plan: Plan) -> Panel:
     """Panel of the plan's notes, and of options that the predictions leave out."""
     body = [bullets(map(_with_code, plan.notes)) if plan.notes else paragraph("Nothing is noted.")]
-    if plan.not_modelled:
-        rows = [
-            (f"{entry.option} {entry.value}".strip(), f"{entry.direction} {entry.effect}", entry.why)
-            for entry in plan.not_modelled
-        ]
-        body.append(table("Not modelled", ("option", "the real job takes", "why"), rows))
+    body += html_tables(left_out(plan.not_modelled))
     return Panel(name="assumptions", title="Assumptions", body=body)
 
 
@@ -35,8 +36,8 @@ def inputs_panel(plan: Plan, file: str, sha256: str) -> Panel:
     made: dict[str, Any] = {"seed": plan.seed, "created": plan.created, "versions": plan.versions}
     plain = {name: value for name, value in plan.inputs.items() if not isinstance(value, Mapping)}
     tables = [
-        table("The plan", ("field", "value"), [("file", file), ("sha256", sha256), *_rows(made, "")]),
-        table("The job", ("input", "value"), _rows(plain, "inputs")),
+        Table(title="The plan", headers=FIELDS, rows=[("file", file), ("sha256", sha256), *_rows(made, "")]),
+        Table(title="The job", headers=FIELDS, rows=list(_rows(plain, "inputs"))),
         *_tables(plan.inputs),
     ]
     return Panel(
@@ -49,24 +50,24 @@ def inputs_panel(plan: Plan, file: str, sha256: str) -> Panel:
                 ".",
             )
         ],
-        details=tables,
+        details=[as_html(table) for table in tables],
     )
 
 
-def _tables(inputs: Mapping[str, Any]) -> Iterator[Element]:
+def _tables(inputs: Mapping[str, Any]) -> Iterator[Table]:
     for name, value in inputs.items():
         if isinstance(value, Mapping) and value:
-            yield table(f"Input: {words(name)}", ("field", "value"), _rows(value, f"inputs.{name}"))
+            yield Table(title=f"Input: {words(name)}", headers=FIELDS, rows=list(_rows(value, f"inputs.{name}")))
 
 
-def _rows(value: Mapping[str, Any], at: str) -> Iterator[tuple[str, Child]]:
+def _rows(value: Mapping[str, Any], at: str) -> Iterator[tuple[str, Cell | str]]:
     """Yield fields and values; nested fields have their path, and unset fields are listed last."""
     for name, item in value.items():
         field = f"{at}.{name}" if at else name
         if isinstance(item, Mapping):
             yield from ((f"{name}.{inner}", cell) for inner, cell in _rows(item, field))
         elif isinstance(item, int | float) and not isinstance(item, bool):
-            yield name, number(item, f"{item:,}" if isinstance(item, int) else f"{item:g}", field)
+            yield name, Cell(f"{item:,}" if isinstance(item, int) else f"{item:g}", item, field)
         elif item is not None:
             yield name, _text(item)
     unset = [name for name, item in value.items() if item is None]
@@ -78,8 +79,4 @@ def _text(value: object) -> str:
     if isinstance(value, list | tuple):
         shown = ", ".join(_text(item) for item in value[:MAX_VALUES])
         return f"{shown}, ... ({len(value):,} values)" if len(value) > MAX_VALUES else shown or "none"
-    return (
-        {None: "none", True: "yes", False: "no"}.get(value, str(value))
-        if value is None or isinstance(value, bool)
-        else str(value)
-    )
+    return value_text(value)

@@ -4,17 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
-from xml.etree.ElementTree import Element
 
 import numpy as np
 
+from pipette_opt.base.table import Table
 from pipette_opt.base.types import BoolArray, FloatArray, IntArray
-from pipette_opt.base.units import GB, counted
+from pipette_opt.base.units import GB, chosen_percent, counted, percent
 from pipette_opt.plans.links_used import expert_links, links_used
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.link_notes import SLOW
 from pipette_opt.report.page.figures import INK, RATES, RATES_OF_LEVELS, UNMEASURED, figure, shown
-from pipette_opt.report.page.markup import Panel, paragraph, table
+from pipette_opt.report.page.markup import Panel, html_tables, paragraph
 from pipette_opt.specs import ClusterSpec, Instance
 from pipette_opt.specs.levels import Level
 
@@ -108,7 +108,7 @@ def links_panel(plan: Plan, instance: Instance) -> Panel:
     body = [
         paragraph(
             f"The plan sends over {len(links.used):,} of {num_pairs:,} links, {slow_used:,} of them slow. In all, "
-            f"{num_slow:,} are slow (below {100 * SLOW:.0f} % of the median of pairs as near) and {num_missing:,} "
+            f"{num_slow:,} are slow (below {chosen_percent(SLOW)} of the median of pairs as near) and {num_missing:,} "
             f"missing. Rates are {measured}: GB/s of {counted(links.flows, 'flow')} from host to host at once"
             + (f"; levels: {levels}." if levels else ".")
         )
@@ -119,7 +119,7 @@ def links_panel(plan: Plan, instance: Instance) -> Panel:
         body=body,
         figure=folded_figure(links, instance.cluster.levels),
         shows=_shows(links),
-        details=list(_tables(links)),
+        details=html_tables(*_tables(links)),
     )
 
 
@@ -239,41 +239,44 @@ def _outlines(levels: Sequence[Level], width: int) -> Iterator[dict[str, object]
             yield {"type": "rect", "x0": low, "x1": high, "y0": low, "y1": high, "line": {"color": INK, "width": 1}}
 
 
-def _tables(links: Links) -> Iterator[Element]:
+def _tables(links: Links) -> list[Table]:
     used = sorted(links.used, key=lambda pair: _rate(links, pair))
-    headers = ("from", "to", "GB/s >", "of the usual >", "used by")
-    yield table(f"Slowest of the links that the plan uses (first {MAX_NAMED})", headers, _rows(links, used))
     slow = [(sender, receiver) for sender, receiver in np.argwhere(links.slow).tolist()]
-    if slow:
-        slow.sort(key=lambda pair: _rate(links, pair))
-        yield table(f"Slow links (first {MAX_NAMED})", headers, _rows(links, slow))
+    slow.sort(key=lambda pair: _rate(links, pair))
     bad = links.slow | links.missing
     counts = bad.sum(axis=0) + bad.sum(axis=1)
     worst = [host for host in np.argsort(-counts, kind="stable")[:MAX_NAMED].tolist() if counts[host]]
-    if worst:
-        rows = [
-            (
-                links.hosts[host],
-                f"{links.slow[host].sum() + links.slow[:, host].sum():,}",
-                f"{links.missing[host].sum() + links.missing[:, host].sum():,}",
-            )
-            for host in worst
-        ]
-        yield table(f"Hosts with most slow or missing links (first {MAX_NAMED})", ("host", "slow >", "missing >"), rows)
+    hosts = [
+        (
+            links.hosts[host],
+            f"{links.slow[host].sum() + links.slow[:, host].sum():,}",
+            f"{links.missing[host].sum() + links.missing[:, host].sum():,}",
+        )
+        for host in worst
+    ]
+    first = f"(first {MAX_NAMED})"
+    return [
+        _links_table(links, used, f"Slowest of the links that the plan uses {first}"),
+        _links_table(links, slow, f"Slow links {first}"),
+        Table(
+            title=f"Hosts with most slow or missing links {first}", headers=("host", "slow >", "missing >"), rows=hosts
+        ),
+    ]
 
 
 def _rate(links: Links, pair: tuple[int, int]) -> float:
     return float(np.nan_to_num(links.gb_per_s[pair], nan=np.inf))
 
 
-def _rows(links: Links, pairs: Sequence[tuple[int, int]]) -> list[tuple[str, ...]]:
-    return [
+def _links_table(links: Links, pairs: Sequence[tuple[int, int]], title: str) -> Table:
+    rows = [
         (
             links.hosts[sender],
             links.hosts[receiver],
             f"{links.gb_per_s[sender, receiver]:.2f}",
-            f"{100 * (links.gb_per_s[sender, receiver] / links.usual[sender, receiver]):.0f} %",
+            percent(links.gb_per_s[sender, receiver] / links.usual[sender, receiver], decimals=1),
             links.used.get((sender, receiver), "-"),
         )
         for sender, receiver in pairs[:MAX_NAMED]
     ]
+    return Table(title=title, headers=("from", "to", "GB/s >", "of the usual >", "used by"), rows=rows)

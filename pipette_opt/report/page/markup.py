@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
-from pipette_opt.plans.predicted import IterationTime
-from pipette_opt.report.cells import expected_text
+from pipette_opt.base.table import Cell, Table
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -62,14 +61,9 @@ def element(tag: str, *children: Child, **attributes: object) -> Element:
     return found
 
 
-def number(value: float | None, text: str, field: str) -> Child:
-    """Return an element that shows a number of ``plan.json`` as ``text``; a dash for ``None``."""
-    return "-" if value is None else element("data", text, value=repr(value), data_field=field)
-
-
-def expected(estimate: IterationTime, simulated_s: float | None, field: str) -> Child:
-    """Return an element that shows simulated seconds of ``plan.json`` as expected seconds; a dash for ``None``."""
-    return number(simulated_s, expected_text(estimate, simulated_s), field)
+def number(value: float, text: str, field: str) -> Element:
+    """Return an element that shows a number of ``plan.json`` as ``text``."""
+    return element("data", text, value=repr(value), data_field=field)
 
 
 def paragraph(*children: Child) -> Element:
@@ -82,29 +76,35 @@ def bullets(items: Iterable[Child]) -> Element:
     return element("ul", *(element("li", item) for item in items))
 
 
-def table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[Child]]) -> Element:
-    """
-    Return a table element with its own scroll bar; the first cell of a row is the row's header.
-
-    A header that ends in ``>`` aligns its column to the right.
-    """
+def as_html(table: Table) -> Element:
+    """Return a table element with its own scroll bar; the first cell of a row is the row's header."""
+    headers = table.shown_headers()
     sides = ["n" if header.endswith(" >") else None for header in headers]
-    head = element(
-        "tr",
-        *(
-            element("th", header.removesuffix(" >"), scope="col", class_=side)
-            for header, side in zip(headers, sides, strict=True)
-        ),
+    head = (
+        element("th", header.removesuffix(" >"), scope="col", class_=side)
+        for header, side in zip(headers, sides, strict=True)
     )
     body = []
-    for first, *rest in rows:
+    for row in (*table.rows, *([] if table.total is None else [table.total])):
+        first, *rest = map(_content, table.shown_cells(row))
         cells = [element("td", cell, class_=side) for cell, side in zip(rest, sides[1:], strict=True)]
         body.append(element("tr", element("th", first, scope="row"), *cells))
+    caption = f"{table.title} ({table.note})" if table.note else table.title
     return element(
         "div",
-        element("table", element("caption", caption), element("thead", head), element("tbody", *body)),
+        element("table", element("caption", caption), element("thead", element("tr", *head)), element("tbody", *body)),
         class_="scroll",
         role="region",
         aria_label=caption,
         tabindex="0",
     )
+
+
+def html_tables(*tables: Table) -> list[Element]:
+    """Return the tables that have rows, as elements."""
+    return [as_html(table) for table in tables if table.rows]
+
+
+def _content(cell: Cell) -> Child:
+    value = cell.value
+    return number(value, cell.text, cell.path) if cell.path and isinstance(value, int | float) else cell.text

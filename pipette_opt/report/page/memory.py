@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 from pipette_opt.base.units import gib
 from pipette_opt.plans.plan import Plan, StageMemory
 from pipette_opt.plans.predicted import fullness
+from pipette_opt.plans.tables import components, stages
 from pipette_opt.plans.verdict import risk_words
 from pipette_opt.report.page.figures import BAD, COMPONENTS, INK, OTHER_COLOUR, figure
-from pipette_opt.report.page.markup import Child, Panel, number, paragraph, table
+from pipette_opt.report.page.markup import Panel, html_tables, number, paragraph
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -22,25 +23,6 @@ def memory_panel(plan: Plan) -> Panel:
     names = list(dict.fromkeys(name for stage in memory for name in stage.components))
     fullest = max(memory, key=fullness)
     at = f"memory.{memory.index(fullest)}"
-    rows = []
-    for place, stage in enumerate(memory):
-        row: list[Child] = [f"stage {stage.stage}" + (" *" if stage.extrapolates else "")]
-        for field in ("predicted", "capacity"):
-            size = getattr(stage, f"{field}_bytes")
-            row.append(number(gib(size), f"{gib(size):.1f}", f"memory.{place}.{field}_gib"))
-        row += [_nine_in_ten(stage), risk_words(stage.oom_probability)]
-        for name in names:
-            size = stage.components.get(name)
-            field = f"memory.{place}.components_gib.{name}"
-            row.append("-" if size is None else number(gib(size), f"{gib(size):.1f}", field))
-        rows.append(row)
-    caption = "Peak of one GPU of each stage, GiB"
-    if any(stage.extrapolates for stage in memory):
-        caption += " (* outside of the predictor's training data)"
-    headers = (
-        *("stage", "predicted >", "capacity >", "nine in ten stacks >", "risk >"),
-        *(f"{name} >" for name in names),
-    )
     return Panel(
         name="memory",
         title="Memory",
@@ -57,7 +39,7 @@ def memory_panel(plan: Plan) -> Panel:
         figure=_stages(memory, names),
         shows="GiB of the peak of one GPU of each stage by component; whiskers over nine in ten stacks, a line at the "
         "capacity.",
-        details=[table(caption, headers, rows)],
+        details=html_tables(stages(memory), components(memory)),
     )
 
 

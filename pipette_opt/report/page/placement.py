@@ -9,8 +9,8 @@ from pipette_opt.base.units import counted
 from pipette_opt.parallel import RankGrid
 from pipette_opt.plans.plan import Plan
 from pipette_opt.report.page.figures import INK, figure, shown
-from pipette_opt.report.page.markup import Panel, paragraph, table
-from pipette_opt.report.tables import folded_hosts, host_grid
+from pipette_opt.report.page.markup import Panel, html_tables, paragraph
+from pipette_opt.report.tables import hosts_of_stages, unused_hosts
 from pipette_opt.specs import ClusterSpec, Instance
 
 if TYPE_CHECKING:
@@ -40,24 +40,10 @@ def placement_panel(plan: Plan, instance: Instance | None = None) -> Panel:
     """
     config = plan.config
     used = len(plan.placement.nodes_used)
-    tables = [
-        table(
-            "Hosts of each stage, in data-parallel order",
-            ("stages", "hosts"),
-            [(stages, folded_hosts(hosts)) for stages, hosts in host_grid(plan)],
-        )
-    ]
-    left_out = []
-    if plan.unused_hosts:
-        reasons = dict.fromkeys(plan.unused_hosts.values())
-        rows = [
-            (folded_hosts([host for host, why in plan.unused_hosts.items() if why == reason]), reason)
-            for reason in reasons
-        ]
-        tables.append(table("Hosts left out", ("hosts", "why"), rows))
-        shown_rows = [f"{hosts} ({reason})" for hosts, reason in rows[:MAX_LEFT_OUT]]
-        more = ["others for other reasons, in the table"] if len(rows) > MAX_LEFT_OUT else []
-        left_out.append(paragraph(f"Left out: {', '.join([*shown_rows, *more])}."))
+    unused = unused_hosts(plan)
+    reasons = [f"{hosts.text} ({reason.text})" for hosts, reason in map(unused.shown_cells, unused.rows)]
+    more = ["others for other reasons, in the table"] if len(reasons) > MAX_LEFT_OUT else []
+    left_out = [paragraph(f"Left out: {', '.join([*reasons[:MAX_LEFT_OUT], *more])}.")] if reasons else []
     return Panel(
         name="placement",
         title="Placement",
@@ -73,7 +59,7 @@ def placement_panel(plan: Plan, instance: Instance | None = None) -> Panel:
         ],
         figure=_grid(plan, {} if instance is None else _kinds(instance.cluster)),
         shows="Host of each stage (down) and replica (across); the darker, the later in the cluster's list.",
-        details=tables,
+        details=html_tables(hosts_of_stages(plan), unused),
     )
 
 

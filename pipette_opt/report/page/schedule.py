@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipette_opt.base.table import Table
+from pipette_opt.base.units import percent
 from pipette_opt.costs.placed import placed_times
 from pipette_opt.parallel import Placement, microbatches_of
 from pipette_opt.plans.plan import Plan
 from pipette_opt.report.page.figures import figure
-from pipette_opt.report.page.markup import Panel, element, paragraph, table
+from pipette_opt.report.page.markup import Panel, as_html, element, paragraph
 from pipette_opt.simulate.trace import COMPUTE, Event, trace_events
 from pipette_opt.specs import Instance
 
@@ -57,7 +59,7 @@ def schedule_panel(plan: Plan, instance: Instance, placement: Placement) -> Pane
             (
                 f"stage {stage}",
                 *(f"{busy[stage, kind]:.4f}" for kind in kinds),
-                f"{100 * max(0.0, 1 - compute / total):.1f} %",
+                percent(max(0.0, 1 - compute / total)),
             )
         )
     per = "a micro-batch" if plan.config.num_chunks == 1 else "a micro-batch of a model chunk"
@@ -74,10 +76,12 @@ def schedule_panel(plan: Plan, instance: Instance, placement: Placement) -> Pane
         figure=_strips(events, plan.config.pipeline_model_parallel_size, total),
         shows="When each stage of the slowest replica computes, and when its messages are on the way.",
         details=[
-            table(
-                "Expected seconds of each stage by kind; messages may run beside the computation",
-                ("stage", *(f"{kind} >" for kind in kinds), "no computation >"),
-                rows,
+            as_html(
+                Table(
+                    title="Expected seconds of each stage by kind; messages may run beside the computation",
+                    headers=("stage", *(f"{kind} >" for kind in kinds), "no computation >"),
+                    rows=rows,
+                )
             )
         ],
     )

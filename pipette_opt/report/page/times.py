@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
-from xml.etree.ElementTree import Element
 
-from pipette_opt.base.units import percent, three_digits
+from pipette_opt.base.table import Table
+from pipette_opt.base.units import chosen_percent, percent, short_seconds, three_digits, words
 from pipette_opt.plans.plan import Plan
-from pipette_opt.report.beside_tables import fastest_line, imbalance_line, usual_words
-from pipette_opt.report.cells import expected_text, seconds_text, words
-from pipette_opt.report.page.beside import alternatives_table, risks_table
+from pipette_opt.plans.tables import alternatives, expected_text, times
+from pipette_opt.report.beside_tables import fastest_line, imbalance_line, risks
 from pipette_opt.report.page.figures import BAD, CAUSES, INK, OTHER_COLOUR, figure, wrapped
-from pipette_opt.report.page.markup import Child, Panel, expected, number, paragraph, table
+from pipette_opt.report.page.markup import Panel, as_html, html_tables, number, paragraph
 from pipette_opt.report.page.sensitivity import Changed
 
 if TYPE_CHECKING:
@@ -26,34 +25,11 @@ def time_panel(plan: Plan) -> Panel:
     next_best = [other for other in plan.alternatives if other.breakdown]
     bars += [(wrapped(other.config.label()), other.breakdown) for other in next_best]
     causes = list(dict.fromkeys(cause for _, parts in bars for cause in parts))
-    total = estimate.iteration_time_s
-    rows: list[Sequence[Child]] = []
-    for cause in causes:
-        mean, path = estimate.breakdown.get(cause), estimate.critical_path.get(cause)
-        rows.append(
-            (
-                words(cause),
-                expected(estimate, mean, f"estimate.breakdown.{cause}"),
-                "-" if mean is None else percent(mean / total),
-                expected(estimate, path, f"estimate.critical_path.{cause}"),
-                "-" if path is None else percent(path / total),
-            )
-        )
-    rows.append(("iteration", _whole(plan), "100.00%", "", ""))
-    tables: list[Element] = [
-        table(
-            "Expected seconds by cause", ("cause", "mean of all ranks >", "share >", "critical path >", "share >"), rows
-        )
-    ]
-    if plan.alternatives or usual_words(plan):
-        tables.append(alternatives_table(plan))
-    if plan.risks:
-        tables.append(risks_table(plan))
     gone = max(estimate.breakdown, key=lambda cause: estimate.breakdown[cause], default="of unknown cause")
     body = [
         paragraph(
             "An iteration is expected to take ",
-            number(estimate.expected_s, f"{three_digits(estimate.expected_s)} s", "estimate.expected_s"),
+            number(estimate.expected_s, short_seconds(estimate.expected_s), "estimate.expected_s"),
             f", most of it {words(gone)}. ",
             _band(plan),
         ),
@@ -67,13 +43,8 @@ def time_panel(plan: Plan) -> Panel:
         shows="Expected seconds of an iteration by cause: the mean of all ranks of this plan, its critical path (the "
         "chain of work and messages that ends with the iteration)"
         + (", and the next best plans." if next_best else "."),
-        details=tables,
+        details=html_tables(times(estimate, plan.alternatives), alternatives(plan), risks(plan)),
     )
-
-
-def _whole(plan: Plan) -> Child:
-    seconds = plan.estimate.expected_s
-    return number(seconds, seconds_text(seconds), "estimate.expected_s")
 
 
 def _band(plan: Plan) -> str:
@@ -81,7 +52,7 @@ def _band(plan: Plan) -> str:
     if band is None:
         return ""
     ends = f"{three_digits(band.low_s)} to {three_digits(band.high_s)} s"
-    return f"{100 * band.share:g} % of such jobs take {ends}, by {band.source}."
+    return f"{chosen_percent(band.share)} of such jobs take {ends}, by {band.source}."
 
 
 def _stacked(plan: Plan, bars: Sequence[tuple[str, Mapping[str, float]]], causes: Sequence[str]) -> "Figure":
@@ -129,17 +100,19 @@ def sensitivity_panel(plan: Plan, changed: Sequence[Changed]) -> Panel:
         title="Sensitivity",
         body=[
             paragraph(
-                f"Most depends on the {most.name}: a tenth slower costs {100 * (most.slower_s / total - 1):+.1f} %. "
+                f"Most depends on the {most.name}: a tenth slower costs {percent(most.slower_s / total - 1, '+')}. "
                 "The plan stays as it is; another one may suit the changed machines better."
             )
         ],
         figure=_tornado(ordered, total),
         shows="Change of the iteration time, in per cent, where one input is a tenth slower or a tenth faster.",
         details=[
-            table(
-                "Expected iteration time with one input changed",
-                ("input", "a tenth slower >", "change >", "a tenth faster >", "change >"),
-                rows,
+            as_html(
+                Table(
+                    title="Expected iteration time with one input changed",
+                    headers=("input", "a tenth slower >", "change >", "a tenth faster >", "change >"),
+                    rows=rows,
+                )
             )
         ],
     )
