@@ -1,26 +1,18 @@
 """People are shown expected seconds: simulated ones times the job's factor, on the page and in tables."""
 
-import base64
-import gzip
-import json
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-from consoles import shown
 from factories import make_plan, small_instance, whole_plan
+from report_pages import Page, section
 
 from pipette_opt.base.units import three_digits
 from pipette_opt.export.script_changes import script_changes
-from pipette_opt.plans.plan import (
-    why_slower,
-    why_unused,
-)
+from pipette_opt.plans.plan import why_slower, why_unused
 from pipette_opt.report.comparison import Uncounted
 from pipette_opt.report.page import page_of
-from pipette_opt.report.tables import estimate_tables
 
 FACTOR = 1.3
 DATA = re.compile(r'<data value="([^"]+)" data-field="([^"]+)">([^<]+)</data>')
@@ -47,37 +39,11 @@ def numbers(text: str) -> float:
     return float(found[0].replace(",", ""))
 
 
-def section(page: str, name: str) -> str:
-    """Return the text of a section, without markup."""
-    found = re.search(rf'<section [^>]*id="{name}"[^>]*>(.*?)</section>', page, re.DOTALL)
-    assert found is not None, name
-    return re.sub(r"<[^>]+>", " ", found[1])
-
-
-def figures(page: str) -> dict[str, Any]:
-    """Return the figures of a page."""
-    packed = re.search(r'<script id="figures"[^>]*>([^<]+)<', page)
-    assert packed is not None
-    return json.loads(gzip.decompress(base64.b64decode(packed[1])))  # type: ignore[no-any-return]
-
-
-def flat(array: Any) -> np.ndarray:
-    """Return the numbers of a trace, which plotly may write in base 64."""
-    if isinstance(array, dict):
-        return np.frombuffer(base64.b64decode(array["bdata"]), dtype=array["dtype"])
-    return np.array(array, dtype=float)
-
-
 def test_every_recorded_second_is_shown_as_expected(pages: tuple[str, str]) -> None:
     """A number of the file keeps its value, and its text is 1.3 times as much."""
     found = [(float(value), field, numbers(text)) for value, field, text in DATA.findall(pages[1])]
     seconds = [entry for entry in found if TIME.search(entry[1])]
-    assert {field.split(".")[0] for _, field, _ in seconds} >= {
-        "estimate",
-        "certificate",
-        "alternatives",
-        "objective",
-    }
+    assert {field.split(".")[0] for _, field, _ in seconds} >= {"estimate", "certificate", "alternatives", "objective"}
     for value, field, text in seconds:
         factor = 1.0 if AS_RECORDED.search(field) else FACTOR
         assert text == pytest.approx(factor * value, rel=6e-3, abs=6e-5), field
@@ -87,8 +53,7 @@ def test_the_simulated_time_is_in_one_sentence(pages: tuple[str, str]) -> None:
     """The sentence has the factor and the simulated time; no other place names simulated seconds."""
     page = pages[1]
     assert len(re.findall('data-field="estimate.iteration_time_s"', page)) == 1
-    said = re.sub(r"\s+", " ", section(page, "certificate"))
-    assert "Expected seconds are 1.30 times the simulated ones" in said
+    assert "Expected seconds are 1.30 times the simulated ones" in section(page, "certificate")
     others = [section(page, name) for name in ("time", "schedule", "sensitivity", "search", "placement")]
     assert "simulated" not in " ".join(others).replace("not simulated", "")
 
@@ -109,8 +74,8 @@ def test_seconds_of_each_panel_grow_with_the_factor(pages: tuple[str, str], name
 
 def test_schedule_is_drawn_in_expected_seconds(pages: tuple[str, str]) -> None:
     """Its axis ends with the expected time, its table adds up to as much."""
-    strips, *_ = figures(pages[1])["schedule"]["data"]
-    layout, total = figures(pages[1])["schedule"]["layout"], whole_plan(FACTOR).estimate.expected_s
+    schedule = Page(pages[1]).figures()["schedule"]
+    strips, layout, total = schedule["data"][0], schedule["layout"], whole_plan(FACTOR).estimate.expected_s
     assert layout["xaxis"]["range"][1] == pytest.approx(total)
     assert layout["xaxis"]["title"]["text"] == "expected seconds"
     assert strips["x0"] + strips["dx"] * (len(strips["text"][0]) - 0.5) == pytest.approx(total)
@@ -118,14 +83,6 @@ def test_schedule_is_drawn_in_expected_seconds(pages: tuple[str, str]) -> None:
         [float(text) for text in re.findall(r"\b\d+\.\d{4}\b", section(page, "schedule"))] for page in pages
     )
     assert np.array(after) == pytest.approx(FACTOR * np.array(before), abs=1.2e-4)
-
-
-def test_bars_are_expected_seconds(pages: tuple[str, str]) -> None:
-    """The bar of the plan is as long as its expected time."""
-    found = figures(pages[1])["time"]
-    total = sum(flat(trace["x"])[0] for trace in found["data"])
-    assert total == pytest.approx(whole_plan(FACTOR).estimate.expected_s)
-    assert found["layout"]["xaxis"]["title"]["text"] == "expected seconds"
 
 
 def test_values_of_an_objective_are_at_the_expected_time(pages: tuple[str, str]) -> None:
@@ -138,15 +95,6 @@ def test_values_of_an_objective_are_at_the_expected_time(pages: tuple[str, str])
     cost = replace(plan, target=replace(plan.target, objective="cost"))
     texts = {field: numbers(text) for _, field, text in DATA.findall(page_of(cost))}
     assert texts["objective.bound"] == pytest.approx(440 * FACTOR, rel=1e-3)
-
-
-def test_tables_of_a_launch_show_expected_seconds() -> None:
-    """The causes of a launch without a search add up to its expected time."""
-    plan = whole_plan(FACTOR)
-    text = shown(*estimate_tables(plan.config, plan.estimate, plan.memory, hosts=("n0",)))
-    line = next(line for line in text.splitlines() if line.startswith("iteration"))
-    assert f"{plan.estimate.expected_s:.4f}" in line
-    assert f"Simulated: {plan.estimate.iteration_time_s:.4f} s." in " ".join(text.split())
 
 
 def test_what_options_save_today_is_in_expected_seconds() -> None:

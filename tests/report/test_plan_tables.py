@@ -1,7 +1,6 @@
-"""Tables of a plan: values with their place in the plan's file, and cases that ``tests/cli/test_screens.py`` lacks."""
+"""Tables of a plan: what the screens of ``tests/cli/test_screens.py`` do not have."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,47 +17,15 @@ from factories import (
     whole_plan,
 )
 
-from pipette_opt.base.table import BAD, FAIR, GOOD, Cell, Table
+from pipette_opt.base.table import BAD, FAIR, GOOD, Cell
 from pipette_opt.base.units import GIB
-from pipette_opt.plans.plan import Plan, Proof, RuledOut
+from pipette_opt.plans.plan import Proof, RuledOut
 from pipette_opt.plans.predicted import NINE_IN_TEN
-from pipette_opt.plans.tables import alternatives, components, ruled_out, stages, times
-from pipette_opt.report.beside_tables import risks
+from pipette_opt.plans.tables import components, ruled_out, stages, times
 from pipette_opt.report.left_out import left_out
-from pipette_opt.report.plan_file import plan_to_dict
 from pipette_opt.report.proof_tables import certificate, searched
 from pipette_opt.report.tables import hosts_of_stages, memory_tables, sizes, unused_hosts
 from pipette_opt.specs import NotModelled
-
-
-def tables_of(plan: Plan) -> list[Table]:
-    """Return all tables with values of the plan's file."""
-    assert plan.target is not None
-    return [
-        stages(plan.memory),
-        components(plan.memory),
-        times(plan.estimate, plan.alternatives),
-        alternatives(plan),
-        risks(plan),
-        certificate(plan.certificate, plan.estimate),
-        ruled_out(plan.certificate, plan.estimate),
-        sizes(plan.target, plan.estimate),
-    ]
-
-
-@pytest.mark.parametrize("number", range(8))
-def test_values_are_those_of_the_plan_file(number: int) -> None:
-    """Each cell with a path has the value that the file has there."""
-    plan = whole_plan()
-    content = plan_to_dict(plan)
-    table = tables_of(plan)[number]
-    cells = [cell for row in table.rows for cell in row if isinstance(cell, Cell) and cell.path]
-    assert cells
-    for cell in cells:
-        place: Any = content
-        for key in cell.path.split("."):
-            place = place[int(key)] if isinstance(place, list) else place[key]
-        assert cell.value == place or cell.value == pytest.approx(place, rel=1e-12), cell.path
 
 
 def test_certificate() -> None:

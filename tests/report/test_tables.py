@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from consoles import shown
-from factories import make_config, make_plan, plan_of, scrambled_plan, small_config, small_instance
+from factories import make_config, make_plan, plan_of, scrambled_plan, small_config, small_instance, whole_plan
 
 from pipette_opt.base.table import BAD, Cell, Table
 from pipette_opt.plans.plan import Alternative, Imbalance, JointModel, Plan
@@ -16,7 +16,7 @@ from pipette_opt.report.proof_tables import joint_model_text
 from pipette_opt.report.tables import estimate_tables, plan_tables
 
 PLANS: dict[str, Callable[[], Plan]] = {
-    "small": make_plan,
+    "whole": whole_plan,
     "scrambled": scrambled_plan,
     "interleaved": lambda: plan_of(
         small_instance(), small_config(virtual_pipeline_model_parallel_size=2, recompute_granularity="selective")
@@ -109,9 +109,10 @@ def test_nothing_in_a_plan_is_markup() -> None:
 
 
 def test_estimate_of_a_launch() -> None:
-    """Its title, no plural for one of a thing, and nothing of a plan."""
-    config, plan = make_config(dp=1, num_layers=8), make_plan()
+    """Its title, no plural for one of a thing, its simulated time, and nothing of a plan."""
+    config, plan = make_config(dp=1, num_layers=8), whole_plan(1.3)
     text = shown(*estimate_tables(config, plan.estimate, plan.memory, hosts=("n0",), title="today"))
+    assert f"Simulated: {plan.estimate.iteration_time_s:.4f} s." in " ".join(text.split())
     assert f"today  {config.label()} on 1 host, 1 GPU\n" in text.replace(" \n", "\n")
     assert "The plan" not in text
 
