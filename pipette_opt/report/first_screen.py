@@ -12,6 +12,7 @@ from pipette_opt.base.table import QUIET, Row, Table
 from pipette_opt.base.typed import typed
 from pipette_opt.base.units import (
     MIN_DIFFERENCE,
+    above_best,
     chosen_percent,
     counted,
     difference,
@@ -22,7 +23,7 @@ from pipette_opt.base.units import (
     three_digits,
     words,
 )
-from pipette_opt.plans.certificate import Regret
+from pipette_opt.plans.certificate import Regret, Robust
 from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
 from pipette_opt.plans.predicted import fullness
@@ -36,7 +37,6 @@ from pipette_opt.report.beside_tables import (
 )
 from pipette_opt.report.best_mfu import above_best_words, best_of_plan, mfu_words
 from pipette_opt.report.cells import shown_tables
-from pipette_opt.report.proof_tables import robust_words
 from pipette_opt.report.tables import configuration_words, folded_hosts, host_grid, verdict_line
 from pipette_opt.simulate.paying import PayingOption
 from pipette_opt.specs import NotModelled
@@ -280,6 +280,16 @@ def _proof_words(plan: Plan) -> str:
     choices = proof.open_choices(OPEN_FROM)
     saves = "; ".join(f"{choice} may save up to {percent(share)}" for choice, share in choices)
     return "\n".join(filter(None, (f"{least}{left}", saves and f"open: {saves}")))
+
+
+def robust_words(robust: Robust | None) -> str:
+    """Return the upper end of the band of the time, its lower bound and gap; empty with other objectives."""
+    if robust is None:
+        return ""
+    return (
+        f"{short_seconds(robust.value_s)} over the fastest links, {above_best(robust.shown_gap)}: no plan of "
+        f"{counted(robust.groups, 'group')} of configurations has less than {short_seconds(robust.lower_bound_s)}"
+    )
 
 
 def regret_words(regret: Regret | None) -> str:

@@ -1,4 +1,4 @@
-"""Tables of a certificate: the gap, the search space, and sentences beside them."""
+"""Tables of a proof: the gap, the objective, the search space; sentences beside them."""
 
 from collections.abc import Iterator
 
@@ -6,11 +6,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from pipette_opt.base.table import FAIR, GOOD, QUIET, Cell, Row, Table, share_cell
-from pipette_opt.base.units import above_best, counted, percent, percent_above, short_seconds, words
-from pipette_opt.plans.certificate import Robust
-from pipette_opt.plans.plan import Certificate, IterationTime, JointModel
+from pipette_opt.base.units import above_best, counted, percent, percent_above, seconds_text, short_seconds, words
+from pipette_opt.plans.plan import Certificate, IterationTime, JointModel, Plan
 from pipette_opt.plans.tables import expected_cell, expected_text
 from pipette_opt.report.cells import as_rich, clock_line, value_text
+from pipette_opt.specs.objective import Objective
 
 MIN_SHARE = 1e-5
 """Smallest share of an iteration that the placement must affect for the placement gap to be shown. Chosen."""
@@ -60,6 +60,52 @@ def _placement_gap(proof: Certificate, estimate: IterationTime) -> Iterator[Row]
         yield "placement gap", share_cell(proof.placement_gap, "certificate.placement_gap"), of
 
 
+def chosen(plan: Plan) -> Table:
+    """Return value and bound of an objective other than the time; without rows for the time."""
+    rows: list[Row] = []
+    if (robust := plan.certificate.robust) is not None:
+        at = "certificate.robust"
+        value = Cell(seconds_text(robust.value_s), robust.value_s, f"{at}.value_s")
+        bound = Cell(seconds_text(robust.lower_bound_s), robust.lower_bound_s, f"{at}.lower_bound_s")
+        distance = f"no plan of {counted(robust.groups, 'group')} has less; {above_best(robust.shown_gap)}"
+        rows += [("upper end of the band", value, "over the fastest links"), ("bound", bound, distance)]
+    if (target := plan.target) is not None:
+        value = _value_cell(plan, target.value, "objective.value")
+        than = "more" if Objective(target.objective).is_rate else "less"
+        bound = _value_cell(plan, target.bound, "objective.bound")
+        distance = f"no plan has {than}; {target.distance}"
+        rows += [(words(target.objective), value, target.unit), ("bound", bound, distance)]
+    return Table(title="Objective", headers=("name", "figure >", "meaning"), rows=rows)
+
+
+def sizes(plan: Plan) -> Table:
+    """Return value and bound of an objective for each number of GPUs; without rows for the time."""
+    proofs = () if plan.target is None else plan.target.sizes
+    rows = []
+    for place, size in enumerate(proofs):
+        at = f"objective.sizes.{place}"
+        cells = (
+            f"{size.num_gpus:,}",
+            "-" if size.dearest is None else f"{size.dearest:g}",
+            size.status,
+            expected_cell(plan.estimate, size.iteration_time_s, f"{at}.iteration_time_s"),
+            expected_cell(plan.estimate, size.lower_bound_s, f"{at}.lower_bound_s"),
+            _value_cell(plan, size.value, f"{at}.value"),
+            _value_cell(plan, size.bound, f"{at}.bound"),
+        )
+        rows.append(cells)
+    price = "price up to >" if any(size.dearest is not None for size in proofs) else ""
+    headers = ("GPUs >", price, "status", "iteration >", "at least >", "value >", "bound >")
+    return Table(title="The objective for each number of GPUs", headers=headers, rows=rows)
+
+
+def _value_cell(plan: Plan, value: float | None, path: str) -> Cell:
+    """Return a cell with a value of the plan's objective, at the expected time."""
+    if value is None or plan.target is None:
+        return Cell("-")
+    return Cell(f"{plan.target.expected_of(value, plan.estimate):,.4g}", value, path)
+
+
 def searched(proof: Certificate) -> Table:
     """Return the values of each dimension that were searched."""
     rows = [(words(name), ", ".join(map(value_text, given))) for name, given in proof.searched.items()]
@@ -73,19 +119,7 @@ def certificate_part(proof: Certificate, estimate: IterationTime) -> RenderableT
         lines.append(f"open      {choice} may save up to {percent(saved)}")
     if proof.joint_model is not None:
         lines.append(f"model     {joint_model_text(proof.joint_model, estimate)}")
-    if proof.robust is not None:
-        lines.append(f"chosen    by the upper end of the band: {robust_words(proof.robust)}")
     return Group(as_rich(certificate(proof, estimate)), Text("\n".join(lines), style=QUIET))
-
-
-def robust_words(robust: Robust | None) -> str:
-    """Return the upper end of the band of the time, its lower bound and gap; empty with other objectives."""
-    if robust is None:
-        return ""
-    return (
-        f"{short_seconds(robust.value_s)} over the fastest links, {above_best(robust.shown_gap)}: no plan of "
-        f"{counted(robust.groups, 'group')} of configurations has less than {short_seconds(robust.lower_bound_s)}"
-    )
 
 
 def joint_model_text(model: JointModel, estimate: IterationTime) -> str:

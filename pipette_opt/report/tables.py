@@ -15,18 +15,17 @@ from pipette_opt.base.degrees import CHUNKS, DATA, DEGREES, EXPERT_TENSOR, MICRO
 from pipette_opt.base.table import FAIR, QUIET, Cell, Table
 from pipette_opt.base.units import counted, three_digits
 from pipette_opt.parallel import ParallelConfig, RankGrid
-from pipette_opt.plans.plan import IterationTime, Plan, StageMemory, Target
+from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
 from pipette_opt.plans.predicted import fullness
-from pipette_opt.plans.tables import alternatives, components, expected_cell, ruled_out, stages, times
+from pipette_opt.plans.tables import alternatives, components, ruled_out, stages, times
 from pipette_opt.plans.verdict import expected_time, verdict
 from pipette_opt.report.beside_tables import fastest_line, imbalance_line, order_words, overlap_words, risks
 from pipette_opt.report.best_mfu import above_best_words, best_of_plan, mfu_words
 from pipette_opt.report.cells import clock_line, shown_tables, titled, value_text
 from pipette_opt.report.left_out import left_out
-from pipette_opt.report.proof_tables import certificate_part
+from pipette_opt.report.proof_tables import certificate_part, chosen, sizes
 from pipette_opt.specs import NotModelled
 from pipette_opt.specs.host_names import compress_hosts
-from pipette_opt.specs.objective import Objective
 from pipette_opt.worlds.best_mfu import BestRun
 
 MAX_STAGES = 32
@@ -48,7 +47,7 @@ def plan_tables(plan: Plan, beside: Sequence[RenderableType] = ()) -> list[Rende
         verdict_text,
         headline(plan),
         *(Text(line) for line in (fastest_line(plan), order_words(plan), overlap_words(plan)) if line),
-        *target_tables(plan),
+        *shown_tables(chosen(plan), sizes(plan)),
         configuration_table(plan),
         certificate_part(plan.certificate, plan.estimate),
         *shown_tables(
@@ -138,46 +137,6 @@ def _recomputation(config: ParallelConfig) -> str:
     if config.recomputation != "block":
         return config.recomputation or "none"
     return f"block, first {counted(config.recompute_num_layers, 'layer')} of each chunk"
-
-
-def target_tables(plan: Plan) -> list[RenderableType]:
-    """Return the value of an objective other than the time, and its table; empty for the time."""
-    target = plan.target
-    if target is None:
-        return []
-    than = "more than" if Objective(target.objective).is_rate else "less than"
-    value, bound = (value_at_expected(target, plan.estimate, number) for number in (target.value, target.bound))
-    text = f"{value} {target.unit}, no plan has {than} {bound}: it is {target.distance}"
-    return [titled("Objective", Text(text)), *shown_tables(sizes(target, plan.estimate))]
-
-
-def sizes(target: Target, estimate: IterationTime) -> Table:
-    """Return value and bound of an objective other than the time for each number of GPUs."""
-    has_prices = any(size.dearest is not None for size in target.sizes)
-    rows = []
-    for place, size in enumerate(target.sizes):
-        at = f"objective.sizes.{place}"
-        cells = (
-            f"{size.num_gpus:,}",
-            "-" if size.dearest is None else f"{size.dearest:g}",
-            size.status,
-            expected_cell(estimate, size.iteration_time_s, f"{at}.iteration_time_s"),
-            expected_cell(estimate, size.lower_bound_s, f"{at}.lower_bound_s"),
-            Cell(value_at_expected(target, estimate, size.value), size.value, f"{at}.value"),
-            Cell(value_at_expected(target, estimate, size.bound), size.bound, f"{at}.bound"),
-        )
-        rows.append(cells)
-    price = "price up to >" if has_prices else ""
-    return Table(
-        title=f"Numbers of GPUs; values are {target.unit}",
-        headers=("GPUs >", price, "status", "iteration >", "at least >", "value >", "bound >"),
-        rows=rows,
-    )
-
-
-def value_at_expected(target: Target, estimate: IterationTime, value: float | None) -> str:
-    """Return a value of an objective at the expected time, as text; a dash for ``None``."""
-    return "-" if value is None else f"{target.expected_of(value, estimate):,.4g}"
 
 
 def memory_tables(memory: Sequence[StageMemory]) -> tuple[Table, Table]:

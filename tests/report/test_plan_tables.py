@@ -23,8 +23,8 @@ from pipette_opt.plans.plan import Proof, RuledOut
 from pipette_opt.plans.predicted import NINE_IN_TEN
 from pipette_opt.plans.tables import components, ruled_out, stages, times
 from pipette_opt.report.left_out import left_out
-from pipette_opt.report.proof_tables import certificate, searched
-from pipette_opt.report.tables import hosts_of_stages, memory_tables, sizes, unused_hosts
+from pipette_opt.report.proof_tables import certificate, searched, sizes
+from pipette_opt.report.tables import hosts_of_stages, memory_tables, unused_hosts
 from pipette_opt.specs import NotModelled
 
 
@@ -128,10 +128,10 @@ def test_sizes() -> None:
     plan = whole_plan()
     assert plan.target is not None
     (size,) = plan.target.sizes
-    assert len(texts(sizes(plan.target, plan.estimate))[0]) == 6
+    assert len(texts(sizes(plan))[0]) == 6
     none = {"iteration_time_s": None, "lower_bound_s": None, "value": None, "bound": None}
     unfit = replace(size, num_gpus=8, dearest=2.5, status="infeasible", **none)
-    priced = sizes(replace(plan.target, sizes=(unfit,)), plan.estimate)
+    priced = sizes(replace(plan, target=replace(plan.target, sizes=(unfit,))))
     assert texts(priced) == [["8", "2.5", "infeasible", "-", "-", "-", "-"]]
 
 

@@ -3,15 +3,14 @@
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
-from pipette_opt.base.units import counted, percent_above, seconds_text, short_seconds, words
+from pipette_opt.base.units import counted, percent_above, seconds_text, short_seconds
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.tables import STEPS, ruled_out
 from pipette_opt.report.beside_tables import fastest_words
 from pipette_opt.report.cells import clock_words
 from pipette_opt.report.page.figures import LINES, figure, wrapped
 from pipette_opt.report.page.markup import Panel, as_html, bullets, element, html_tables, number, paragraph
-from pipette_opt.report.proof_tables import certificate, joint_model_text, searched
-from pipette_opt.report.tables import sizes, value_at_expected
+from pipette_opt.report.proof_tables import certificate, chosen, joint_model_text, searched, sizes
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -37,7 +36,7 @@ def certificate_panel(plan: Plan) -> Panel:
     body = [
         paragraph(element("strong", _lead(plan))),
         paragraph("None of ", checked, f" that run and fit takes less than {least} per iteration.{not_searched}"),
-        *_chosen(plan),
+        *html_tables(chosen(plan), sizes(plan)),
     ]
     return Panel(name="certificate", title="Certificate", body=body, details=details)
 
@@ -52,39 +51,6 @@ def _lead(plan: Plan) -> str:
         return "The search ended early: nothing is known about how much faster other plans may be."
     longer = percent_above(proof.shown_gap)
     return f"The search ended early: the plan takes at most {longer} longer than the fastest of those searched."
-
-
-def _chosen(plan: Plan) -> list[Element]:
-    """Return paragraphs and a table for an objective other than the time; empty for the time."""
-    found: list[Element] = []
-    robust, target, estimate = plan.certificate.robust, plan.target, plan.estimate
-    if robust is not None:
-        at = "certificate.robust"
-        found.append(
-            paragraph(
-                "Chosen by the upper end of the band of its time: ",
-                number(robust.value_s, seconds_text(robust.value_s), f"{at}.value_s"),
-                ", no plan has less than ",
-                number(robust.lower_bound_s, seconds_text(robust.lower_bound_s), f"{at}.lower_bound_s"),
-                ": the least found is at most ",
-                number(robust.gap, percent_above(robust.gap), f"{at}.gap"),
-                " above the best of the searched space.",
-            )
-        )
-    if target is not None:
-        found += [
-            paragraph(
-                f"Chosen for {words(target.objective)}: ",
-                number(target.value, value_at_expected(target, estimate, target.value), "objective.value"),
-                f" {target.unit}, the bound is ",
-                number(target.bound, value_at_expected(target, estimate, target.bound), "objective.bound"),
-                ": it is ",
-                number(target.gap, target.distance, "objective.gap"),
-                ".",
-            ),
-            as_html(sizes(target, estimate)),
-        ]
-    return found
 
 
 def funnel_panel(plan: Plan) -> Panel:
