@@ -42,6 +42,9 @@ class Cell:
     bar: tuple[float, float] | None = None
 
 
+EMPTY = Cell("")
+"""Cell without a value; an empty text would be a value."""
+
 Row = Sequence[Cell | str]
 """Cells of a row; a text stands for a cell with this text as its value."""
 

@@ -9,7 +9,7 @@ import msgspec
 
 from pipette_opt.base.typed import Count, Positive, Share, Size
 from pipette_opt.base.types import Launcher, P2PMode
-from pipette_opt.base.units import SAME, above_best, at_most_percent, counted, percent, three_digits
+from pipette_opt.base.units import SAME, above_best, at_most_percent, counted, percent, three_digits, words
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid
 from pipette_opt.plans.certificate import Certificate as Certificate
 from pipette_opt.plans.certificate import JointModel as JointModel
@@ -332,7 +332,9 @@ class Plan:
         """
         from pipette_opt.plans.tables import alternatives
 
-        return alternatives(self).as_frame().set_index("configuration")
+        frame = alternatives(self).as_frame().set_index("configuration")
+        frame.insert(1, "share", frame["iteration_time_s"] / self.estimate.iteration_time_s)
+        return frame
 
     def rank_table(self) -> "DataFrame":
         """
@@ -393,7 +395,7 @@ def why_slower(best: IterationTime, other: IterationTime) -> str:
     causes = {name: seconds - best.breakdown.get(name, 0.0) for name, seconds in other.breakdown.items()}
     worst = max(causes, key=lambda name: causes[name])
     share = percent(causes[worst] / best.iteration_time_s, "+")
-    return f"{percent(slower)} slower, most of it {worst.replace('_', ' ')} ({share})"
+    return f"{percent(slower)} slower, most of it {words(worst)} ({share})"
 
 
 def why_unused(partner: str, seconds: float, iteration_time_s: float) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipette_opt.base.risk import USUAL_RISK
-from pipette_opt.base.table import BAD, FAIR, GOOD, Cell, Row, Table, count_cell, gib_cell, share_cell
+from pipette_opt.base.table import BAD, EMPTY, FAIR, GOOD, Cell, Row, Table, count_cell, gib_cell, share_cell
 from pipette_opt.base.units import difference, gib, seconds_text, words
 from pipette_opt.plans.certificate import Certificate, RuledOut
 from pipette_opt.plans.plainness import RISK_SHARE
@@ -58,6 +58,12 @@ def risk_cell(risk: float | None, path: str = "") -> Cell:
     return Cell("-") if risk is None else Cell(risk_words(risk), risk, path)
 
 
+def nine_in_ten(stage: StageMemory) -> str:
+    """Return the peaks of a stage between which nine in ten stacks are expected, GiB."""
+    low, high = stage.range_bytes
+    return f"{gib(low):.1f} to {gib(high):.1f}"
+
+
 def stages(memory: Sequence[StageMemory], layers: Sequence[int] = (), few: str = "") -> Table:
     """
     Return the peak memory of one GPU of each stage, GiB, its range and its risk.
@@ -74,15 +80,15 @@ def stages(memory: Sequence[StageMemory], layers: Sequence[int] = (), few: str =
     of_stage = dict(enumerate(layers))
     rows = []
     for place, stage in enumerate(memory):
-        at, (low, high), risk = f"memory.{place}", stage.range_bytes, stage.oom_probability
+        at, risk = f"memory.{place}", stage.oom_probability
         style = BAD if risk > USUAL_RISK else FAIR if risk > RISK_SHARE * USUAL_RISK else GOOD
-        filled = (stage.predicted_bytes / stage.capacity_bytes, high / stage.capacity_bytes)
+        filled = (stage.predicted_bytes / stage.capacity_bytes, stage.range_bytes[1] / stage.capacity_bytes)
         rows.append(
             (
                 Cell(f"stage {stage.stage}{' *' if stage.extrapolates else ''}", stage.stage),
                 Cell("", of_stage.get(stage.stage)),
                 gib_cell(stage.predicted_bytes, f"{at}.predicted_gib"),
-                f"{gib(low):.1f} to {gib(high):.1f}",
+                nine_in_ten(stage),
                 gib_cell(stage.upper_bytes),
                 gib_cell(stage.capacity_bytes, f"{at}.capacity_gib"),
                 Cell(risk_words(risk), risk, f"{at}.oom_probability", style=style, bar=filled),
@@ -161,28 +167,21 @@ def alternatives(plan: "Plan") -> Table:
     Each of the next best has a lower bound on plans with its degrees, micro-batch and recomputation.
     """
     own_s, risks = plan.estimate.iteration_time_s, [stage.oom_probability for stage in plan.memory]
-
-    def row(label: str, figures: Sequence[Cell], least: Cell, hosts: int | None, reason: str) -> Row:
-        seconds, risk = figures
-        share = seconds.value / own_s if isinstance(seconds.value, float) else None
-        return (label, seconds, Cell("", share), risk, least, Cell("", hosts), reason)
-
-    own = (expected_cell(plan.estimate, own_s), risk_cell(max(risks, default=None)))
-    rows = [row(plan.config.label(), own, Cell(""), len(plan.placement.nodes_used), "this plan")]
-    usual, usual_hosts = (Cell(""), Cell("")), None
+    own = (expected_cell(plan.estimate, own_s), risk_cell(max(risks, default=None)), EMPTY)
+    rows: list[Row] = [(plan.config.label(), *own, Cell("", len(plan.placement.nodes_used)), "this plan")]
+    usual: Row = 4 * (EMPTY,)
     for at, role, other in placed(plan):
-        figures = time_and_risk(plan, other, at)
+        figures, hosts = time_and_risk(plan, other, at), Cell("", len(other.hosts))
         if role == "next best":
-            least = _least_cell(plan.estimate, other, at)
-            rows.append(row(other.config.label(), figures, least, len(other.hosts), other.reason))
+            rows.append((other.config.label(), *figures, _least_cell(plan.estimate, other, at), hosts, other.reason))
         elif role == "usual":
-            usual, usual_hosts = figures, len(other.hosts)
+            usual = (*figures, EMPTY, hosts)
     if (named := usual_words(plan)) is not None:
-        rows.append(row(named[0], usual, Cell(""), usual_hosts, named[1]))
+        rows.append((named[0], *usual, named[1]))
     return Table(
         title="The plan and the next best",
-        headers=("configuration", "iteration >", "", "out of memory >", "at least >", "", "why not"),
-        names=("configuration", "iteration_time_s", "share", "oom_probability", "lower_bound_s", "hosts", "reason"),
+        headers=("configuration", "iteration >", "out of memory >", "at least >", "", "why not"),
+        names=("configuration", "iteration_time_s", "oom_probability", "lower_bound_s", "hosts", "reason"),
         rows=rows,
     )
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pipette_opt.base.table import Cell, Table
-from pipette_opt.base.units import MIN_DIFFERENCE, chosen_percent, counted, difference, percent
+from pipette_opt.base.units import MIN_DIFFERENCE, chosen_percent, counted, difference
 from pipette_opt.plans.plainness import WITHIN, is_in_order, unevenness
 from pipette_opt.plans.plan import Alternative, Plan
 from pipette_opt.plans.tables import placed, time_and_risk
@@ -89,14 +89,20 @@ def risks(plan: Plan) -> Table:
     )
 
 
-def imbalance_line(plan: Plan) -> str:
-    """Return a sentence on evenly loaded experts, with time and risk of an uneven load; empty without experts."""
+def imbalance_words(plan: Plan) -> str:
+    """Return the assumption of evenly loaded experts, and time and risk of an uneven load; empty without experts."""
     found = plan.imbalance
     if found is None:
         return ""
-    slower = percent(found.iteration_time_s / plan.estimate.iteration_time_s - 1)
+    slower = difference(found.iteration_time_s / plan.estimate.iteration_time_s, "slower", "faster", "as fast")
     return (
-        f"Experts are assumed to be evenly loaded. With {found.expert_imbalance:g} times the mean tokens on the "
-        f"busiest rank of experts an iteration takes {slower} more, and the risk of running out of "
-        f"memory is {risk_words(found.oom_probability)} (--expert-imbalance {found.expert_imbalance:g} plans for it)."
+        f"assumed to be evenly loaded; {found.expert_imbalance:g} times the mean on the busiest rank: "
+        f"{slower}, risk {risk_words(found.oom_probability)}"
     )
+
+
+def imbalance_line(plan: Plan) -> str:
+    """Return a sentence on unevenly loaded experts, and the option that plans for them; empty without experts."""
+    text = imbalance_words(plan)
+    option = f"--expert-imbalance {plan.imbalance.expert_imbalance:g}" if plan.imbalance else ""
+    return text and f"Experts are {text} ({option} plans for it)."

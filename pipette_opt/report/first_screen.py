@@ -28,10 +28,11 @@ from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
 from pipette_opt.plans.predicted import fullness
 from pipette_opt.plans.releases import release_words
-from pipette_opt.plans.tables import BEST_OF_KIND, risk_cell, usual_words
+from pipette_opt.plans.tables import BEST_OF_KIND, nine_in_ten, risk_cell, usual_words
 from pipette_opt.plans.verdict import risk_words
 from pipette_opt.report.beside_tables import (
     fastest_words,
+    imbalance_words,
     order_words,
     overlap_words,
 )
@@ -106,7 +107,7 @@ def first_screen(
         ("Measure", experiment_words(plan.certificate.regret)),
         ("Fastest", _fastest_words(plan)),
         ("Less risk", _less_risk_words(plan)),
-        ("Experts", _imbalance_words(plan)),
+        ("Experts", imbalance_words(plan)),
         ("Best at", _target_words(plan)),
         ("Would pay", paying_words(paying)),
         ("Left out", not_modelled_words(plan.not_modelled)),
@@ -184,18 +185,6 @@ def _against(plan: Plan, other: Alternative) -> str:
     return f"no better by {objective}" if objective else f"within {chosen_percent(WITHIN)}, less plain"
 
 
-def _imbalance_words(plan: Plan) -> str:
-    """Return the assumption of evenly loaded experts, and time and risk of an uneven load; empty without experts."""
-    found = plan.imbalance
-    if found is None:
-        return ""
-    slower = difference(found.iteration_time_s / plan.estimate.iteration_time_s, "slower", "faster", "as fast")
-    return (
-        f"assumed to be evenly loaded; {found.expert_imbalance:g} times the mean on the busiest rank: "
-        f"{slower}, risk {risk_words(found.oom_probability)}"
-    )
-
-
 def hosts_words(plan: Plan) -> str:
     """Return the number of hosts in use, the unused hosts, and the stages on each host."""
     used = f"{len(plan.placement.nodes_used)} of {len(plan.hosts)}"
@@ -260,11 +249,10 @@ def memory_words(memory: Sequence[StageMemory]) -> str:
     if not memory:
         return ""
     fullest = max(memory, key=fullness)
-    low, high = fullest.range_bytes
     where = f"stage {fullest.stage} is fullest: " if len(memory) > 1 else ""
     return (
-        f"{where}{gib(fullest.predicted_bytes):.1f} of {gib(fullest.capacity_bytes):.1f} GiB; {gib(low):.1f} to "
-        f"{gib(high):.1f} in nine of ten stacks"
+        f"{where}{gib(fullest.predicted_bytes):.1f} of {gib(fullest.capacity_bytes):.1f} GiB; {nine_in_ten(fullest)} "
+        "in nine of ten stacks"
     )
 
 

@@ -14,6 +14,7 @@ import pipette_opt as po
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.units import GIB
 from pipette_opt.library.arguments import job_and_space
+from pipette_opt.plans.plan import Usual
 
 EXAMPLE = shipped_path("data", "clusters", "lab-2x8.yaml")
 SAID = {"global_batch_size": 64, "seq_length": 4096}
@@ -140,6 +141,9 @@ def test_tables_are_the_plans() -> None:
     assert others["share"].iloc[0] == 1.0
     assert len(others) == 1 + len(plan.alternatives)
     assert pd.isna(others["iteration_time_s"].iloc[2])
+    unfit = replace(plan, usual=Usual(plan=None, problem="does not fit")).alternative_table()
+    assert unfit["reason"].iloc[-1] == "does not fit"
+    assert [str(unfit[name].dtype) for name in ("share", "oom_probability", "lower_bound_s")] == 3 * ["float64"]
     assert plan.proof_table()["configurations"].sum() == sum(part.configurations for part in plan.certificate.proof)
 
 

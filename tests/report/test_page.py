@@ -385,7 +385,7 @@ def test_a_finished_search_names_the_fastest(plan: Plan) -> None:
     label = whole.alternatives[0].config.label()
     assert f"faster than the fastest found: {label} is 0.806 % faster" in page_of(finished)
     assert "no plan searched is faster." in page_of(replace(finished, fastest=None))
-    assert "Experts are assumed to be evenly loaded." in page_of(whole)
+    assert "Experts are assumed to be evenly loaded" in page_of(whole)
 
 
 def test_a_table_on_a_page() -> None:

@@ -169,7 +169,8 @@ def test_even_experts_are_assumed() -> None:
     uneven = Imbalance(
         expert_imbalance=1.3, iteration_time_s=1.11 * plan.estimate.iteration_time_s, oom_probability=0.2
     )
-    line = imbalance_line(replace(plan, imbalance=uneven))
-    assert line.startswith("Experts are assumed to be evenly loaded.")
-    assert "takes 11.0 % more, and the risk of running out of memory is 20 %" in line
+    assert imbalance_line(replace(plan, imbalance=uneven)) == (
+        "Experts are assumed to be evenly loaded; 1.3 times the mean on the busiest rank: 11.0 % slower, risk 20 % "
+        "(--expert-imbalance 1.3 plans for it)."
+    )
     assert imbalance_line(plan) == ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pipette_opt.base.units import gib
 from pipette_opt.plans.plan import Plan, StageMemory
 from pipette_opt.plans.predicted import fullness
-from pipette_opt.plans.tables import components, stages
+from pipette_opt.plans.tables import components, nine_in_ten, stages
 from pipette_opt.plans.verdict import risk_words
 from pipette_opt.report.page.figures import BAD, COMPONENTS, INK, OTHER_COLOUR, figure
 from pipette_opt.report.page.markup import Panel, html_tables, number, paragraph
@@ -30,7 +30,7 @@ def memory_panel(plan: Plan) -> Panel:
             paragraph(
                 f"The fullest stage is {fullest.stage}: ",
                 number(gib(fullest.predicted_bytes), f"{gib(fullest.predicted_bytes):.1f} GiB", f"{at}.predicted_gib"),
-                f" predicted, {_nine_in_ten(fullest)} GiB in nine of ten stacks. The GPU has ",
+                f" predicted, {nine_in_ten(fullest)} GiB in nine of ten stacks. The GPU has ",
                 number(gib(fullest.capacity_bytes), f"{gib(fullest.capacity_bytes):.1f} GiB", f"{at}.capacity_gib"),
                 " beside CUDA's context and the driver; the risk of running out of memory is "
                 f"{risk_words(fullest.oom_probability)}.",
@@ -41,12 +41,6 @@ def memory_panel(plan: Plan) -> Panel:
         "capacity.",
         details=html_tables(stages(memory), components(memory)),
     )
-
-
-def _nine_in_ten(stage: StageMemory) -> str:
-    """Return the peaks between which nine in ten stacks are expected, GiB."""
-    low, high = stage.range_bytes
-    return f"{gib(low):.1f} to {gib(high):.1f}"
 
 
 def _stages(memory: Sequence[StageMemory], names: Sequence[str]) -> "Figure":
@@ -78,7 +72,7 @@ def _stages(memory: Sequence[StageMemory], names: Sequence[str]) -> "Figure":
             error_y=whiskers,
             mode="markers",
             marker={"symbol": "diamond", "size": 7, "color": INK},
-            customdata=[f"{_nine_in_ten(stage)} GiB, risk {risk_words(stage.oom_probability)}" for stage in memory],
+            customdata=[f"{nine_in_ten(stage)} GiB, risk {risk_words(stage.oom_probability)}" for stage in memory],
             hovertemplate="stage %{x}: %{y:.1f} GiB predicted<br>nine in ten stacks: %{customdata}<extra></extra>",
         )
     )
