@@ -3,9 +3,8 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich.table import Table
-
-from pipette_opt.base.units import counted
+from pipette_opt.base.table import Table
+from pipette_opt.base.units import counted, percent
 from pipette_opt.calibrate.fit import Fit
 from pipette_opt.calibrate.metrics import Errors, Pick, by_group, measure_predictions, pick
 from pipette_opt.calibrate.predict import Prediction
@@ -50,7 +49,7 @@ def pick_text(found: Pick | None) -> str:
         return ""
     if found.ran is None:
         return "not run"
-    return f"ran, {100 * found.regret:+.1f} %" if found.ran else "out of memory"
+    return f"ran, {percent(found.regret, '+')}" if found.ran else "out of memory"
 
 
 def group_table(predictions: Sequence[Prediction], max_oom_risk: float) -> Table:
@@ -81,19 +80,16 @@ def _table(
     title: str, names: Mapping[str, str], numbers: Mapping[str, str], rows: Iterable[Mapping[str, object]]
 ) -> Table:
     """Return a table of entries of rows; ``names`` and ``numbers`` hold the headings of its columns by entry."""
-    table = Table(title=title, title_justify="left")
-    for heading in names.values():
-        table.add_column(heading, overflow="fold")
-    for heading in numbers.values():
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(*(_cell(entry, row[entry]) for entry in (*names, *numbers)))
-    return table
+    return Table(
+        title=title,
+        headers=(*names.values(), *(f"{heading} >" for heading in numbers.values())),
+        rows=[[_text(entry, row[entry]) for entry in (*names, *numbers)] for row in rows],
+    )
 
 
-def _cell(entry: str, value: object) -> str:
+def _text(entry: str, value: object) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if not isinstance(value, float):
         return str(value)
-    return f"{100 * value:.1f} %" if entry.endswith(("error", "regret")) else f"{value:.3f}"
+    return percent(value) if entry.endswith(("error", "regret")) else f"{value:.3f}"

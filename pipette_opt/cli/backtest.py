@@ -58,6 +58,7 @@ def backtest(
     from pipette_opt.read.cluster import read_cluster
     from pipette_opt.read.runs import read_rows, unused_columns
     from pipette_opt.read.stack import read_stack
+    from pipette_opt.report.cells import as_rich
 
     if not 0 < max_oom_risk < 1:
         raise InputError("--max-oom-risk", f"must be in (0, 1), got {max_oom_risk}.")
@@ -88,7 +89,7 @@ def backtest(
             }
         )
         return
-    show(group_table(predictions, max_oom_risk), beside=out if is_stdout(out) else None)
+    show(as_rich(group_table(predictions, max_oom_risk)), beside=out if is_stdout(out) else None)
     for line in (*lines, *notes):
         say(line)
     if out is not None:

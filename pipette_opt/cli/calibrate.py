@@ -47,6 +47,7 @@ def calibrate(
     )
     from pipette_opt.library.arguments import for_commands
     from pipette_opt.library.calibrate import calibrate as library_calibrate
+    from pipette_opt.report.cells import as_rich
 
     check_place(out)
     check_stdout(json, out)
@@ -66,7 +67,7 @@ def calibrate(
         )
     else:
         if fit is not None:
-            show(fit_table(fit), beside=out)
+            show(as_rich(fit_table(fit)), beside=out)
             seen = ", ".join(f"{name} {low}-{high}" for name, (low, high) in fit.ranges.items())
             say(f"seen: {seen}; beyond this the stack extrapolates")
         for note in (*found.left_out_lines(), *found.notes):

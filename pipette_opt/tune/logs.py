@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_output
-from pipette_opt.base.units import GIB, three_digits
+from pipette_opt.base.units import GIB, short_seconds
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.read.megatron_logs import WARM_UP, Reports, read_as_log, reports_of
 
@@ -49,7 +49,7 @@ class LogResult:
 
     def words(self) -> str:
         """Return the result in words, such as ``4.20 s``."""
-        return "out of memory" if self.time_s is None else f"{three_digits(self.time_s)} s"
+        return "out of memory" if self.time_s is None else short_seconds(self.time_s)
 
     def is_unlike(self, other: "LogResult") -> bool:
         """Return whether the times of two results differ by more than a run's noise, or only one ran out of memory."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.base.files import refuse_links
-from pipette_opt.base.units import counted, percent, three_digits
+from pipette_opt.base.units import counted, percent, short_seconds
 from pipette_opt.candidates import SearchSpace, with_known
 from pipette_opt.export.folder import write_folder
 from pipette_opt.export.megatron import with_iterations
@@ -267,7 +267,7 @@ class Tuner:
             least_s=simulated_s * plan.estimate.mfu,
             expected_s=(low_s, middle_s, high_s),
         )
-        why = f"expected {band_words((low_s, middle_s, high_s))}, fits with {100 * record.fits:.0f} %"
+        why = f"expected {band_words((low_s, middle_s, high_s))}, fits with {percent(record.fits, decimals=1)}"
         place = f", on {compress_hosts(hosts)}" if len(self.groups) > 1 else ""
         self._keep(record, f"is next: {config.label()}{place}, {why}")
         self._start(record)
@@ -359,7 +359,7 @@ class Tuner:
         expected = f", expected {band_words(record.expected_s)}" if record.expected_s is not None else ""
         note = f"; {record.note}" if record.note else ""
         words = {
-            "timed": f"took {three_digits(record.time_s or 0.0)} s{expected}",
+            "timed": f"took {short_seconds(record.time_s)}{expected}",
             "ran out": "ran out of memory",
             "refused": f"is refused: {record.problem}",
         }

@@ -6,7 +6,7 @@ import numpy as np
 from rich.console import RenderableType
 
 from pipette_opt.base.table import BAD, GOOD, Cell, Table
-from pipette_opt.base.units import counted, gib, percent, short_seconds, three_digits
+from pipette_opt.base.units import chosen_percent, counted, gib, percent, short_seconds
 from pipette_opt.report.cells import as_rich
 from pipette_opt.tune.choice import SURE
 from pipette_opt.tune.folder import OwnRun, TrialRecord, band_words
@@ -36,7 +36,7 @@ def _known(progress: Progress) -> list[str]:
     best_s = progress.view.best_s
     if not np.isfinite(best_s):
         return []
-    return [f"best measured {three_digits(best_s)} s", f"regret at most {percent(progress.view.regret)}"]
+    return [f"best measured {short_seconds(best_s)}", f"regret at most {percent(progress.view.regret)}"]
 
 
 def verdict(tuned: Tuned) -> str:
@@ -47,13 +47,13 @@ def verdict(tuned: Tuned) -> str:
     far = f"it is at most {percent(tuned.regret)} slower than the best of {of}"
     if tuned.regret < LEAST_SHOWN:
         far = f"it is the fastest of {of}"
-    runs, time_s = counted(len(tuned.records), "trial"), three_digits(tuned.best.time_s or 0.0)
+    runs, time_s = counted(len(tuned.records), "trial"), short_seconds(tuned.best.time_s)
     which = ""
     if tuned.own:
         runs += f" and {counted(len(tuned.own), 'run')} of your own"
         which = f", {best_words(tuned.best)}"
     return (
-        f"Fastest of {runs}: {tuned.best.config.label()}, {time_s} s an iteration{which}. With {100 * SURE:.0f} % "
+        f"Fastest of {runs}: {tuned.best.config.label()}, {time_s} an iteration{which}. With {chosen_percent(SURE)} "
         f"confidence {far}."
     )
 
