@@ -66,7 +66,7 @@ TABLE = (
     Row(NAME, "word", "llama3"),
     Row(FLAVOR, "word", "debugmodel"),
     Row(CONVERTERS, "list", []),
-    Row(LOCAL_BATCH, "whole", 8),
+    Row(LOCAL_BATCH, "whole", 8, older=("training.batch_size",)),
     Row(GLOBAL_BATCH, "whole", -1),
     Row(LENGTH, "whole", 2048),
     Row(PARAMETERS, "word", "bfloat16", words=("bfloat16", "float32")),
@@ -80,16 +80,20 @@ TABLE = (
         "Shards of the parameters and the optimizer's states in 16 bits; they are counted in 32.",
     ),
     refused("training.enable_cpu_offload", "flag", False, "parameters, gradients and states in the host's memory."),
-    Row(REPLICATE, "whole", 1),
-    Row(SHARD, "whole", -1),
+    Row(REPLICATE, "whole", 1, older=("training.data_parallel_replicate_degree",)),
+    Row(SHARD, "whole", -1, older=("training.data_parallel_shard_degree", "training.data_parallel_degree")),
     Row(RESHARD, "word", "default", words=("default", "always", "never")),
-    Row(TENSOR, "whole", 1),
-    Row(CONTEXT, "whole", 1),
+    Row(TENSOR, "whole", 1, older=("training.tensor_parallel_degree",)),
+    Row(CONTEXT, "whole", 1, older=("experimental.context_parallel_degree",)),
     Row(ROTATION, "word", "allgather", words=("allgather", "alltoall")),
-    Row(PIPELINE, "whole", 1),
-    Row(SCHEDULE, "word", "1F1B"),
+    Row(PIPELINE, "whole", 1, older=("experimental.pipeline_parallel_degree",)),
+    Row(SCHEDULE, "word", "1F1B", older=("experimental.pipeline_parallel_schedule",)),
     Row(STAGE_BATCH, "whole", 1),
     Row(PARTS, "list", None),
+    *(
+        refused(f"{section}.pipeline_parallel_split_points", "list", [], f"points of an older release; give {PARTS}.")
+        for section in ("parallelism", "experimental")
+    ),
     Row(FIRST_LESS, "whole", 1),
     Row(LAST_LESS, "whole", 1),
     Row(CHUNK_LAYERS, "whole", None),
@@ -98,7 +102,7 @@ TABLE = (
     Row(DISPATCH, "word", "standard", words=("standard", "deepep", "hybridep")),
     Row(CHECKPOINT, "word", "selective", words=("selective", "full", "memory_budget", "none")),
     Row(CHECKPOINT_WHAT, "word", "2"),
-    Row(COMPILED, "flag", False),
+    Row(COMPILED, "flag", False, older=("training.compile",)),
     Row(LOSS_CHUNKS, "whole", 1),
     approximated(
         "parallelism.disable_loss_parallel",
@@ -120,9 +124,9 @@ TABLE = (
             "less",
             "Tensor ranks send during products; they are counted one after the other.",
         )
-        for section in ("parallelism", "compile")
+        for section in ("parallelism", "compile", "experimental")
     ),
-    Row("optimizer.name", "word", "AdamW", words=("AdamW", "Adam")),
+    approximated("optimizer.name", "word", "AdamW", "memory", "either", "The states of Adam are counted."),
     approximated(
         "optimizer.early_step_in_backward",
         "flag",
@@ -131,6 +135,7 @@ TABLE = (
         "less",
         "Gradients are freed during the backward pass; all are counted.",
     ),
+    refused("float8.enable_float8_linear", "flag", False, "fp8 in an older release; name the converters of 0.2."),
     Row("quantize.linear.float8.recipe_name", "word", "tensorwise"),
     Row("quantize.linear.float8.enable_fsdp_float8_all_gather", "flag", False),
     approximated(
@@ -143,10 +148,12 @@ HARMLESS = pattern_of(
     *("job", "profiling", "profiler", "metrics", "checkpoint", "comm", "lr_scheduler", "validation", "validator"),
     *("debug", "dataloader", "tokenizer", "hf_assets_path", "dump_folder", "training.dataset", "training.dataset_path"),
     *("training.max_norm", "training.steps", "training.gc_freq", "training.gc_debug", "training.dataloader"),
-    *("optimizer.lr", "optimizer.beta1", "optimizer.beta2", "optimizer.eps", "optimizer.weight_decay"),
+    *("training.warmup_steps", "optimizer.lr", "optimizer.beta1", "optimizer.beta2", "optimizer.eps"),
+    *("optimizer.weight_decay", "optimizer.fused", "optimizer.implementation", "model.norm_type"),
     *("model.hf_assets_path", "model.tokenizer_path", "model.print_after_conversion", "compile.components"),
     *("compile.backend", "activation_checkpoint.preserve_rng_state", "activation_checkpoint.determinism_check"),
     *("activation_checkpoint.debug", "activation_checkpoint.early_stop", "parallelism.context_parallel_load_balancer"),
+    *("experimental.custom_import", "experimental.custom_args_module"),
     "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns",
     "parallelism.pipeline_parallel_expert_parallel_overlap",
 )
@@ -157,6 +164,7 @@ CHUNKS_OF_SCHEDULE = MappingProxyType({"1f1b": 1, "interleaved1f1b": 2})
 
 PRESETS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
+        "llama2": {size: f"llama-2-{size.lower()}" for size in ("7B", "13B", "70B")},
         "llama3": {"8B": "llama-3.1-8b", "70B": "llama-3.1-70b", "405B": "llama-3.1-405b"},
         "llama4": {"17bx16e": "llama-4-scout", "17bx128e": "llama-4-maverick"},
         "deepseek_v3": {"16B": "deepseek-v2-lite", "236B": "deepseek-v2", "671B": "deepseek-v3"},

@@ -34,6 +34,8 @@ class Row:
         Value without the setting; ``None`` if the framework has none.
     words
         Words that the framework accepts; empty if any.
+    older
+        Names that the setting had in older releases.
     use
         ``read``: the module's ``read`` uses it. ``approximated``: predictions leave it out, and err as ``effect`` and
         ``direction`` say if it is not the default. ``refused``: a launch with another value than the default is
@@ -46,6 +48,7 @@ class Row:
     kind: Kind = "whole"
     default: Any = None
     words: tuple[str, ...] = ()
+    older: tuple[str, ...] = ()
     use: Literal["read", "approximated", "refused"] = "read"
     effect: Effect = "both"
     direction: Direction = "either"
@@ -121,7 +124,7 @@ def values_of(
         For values of another kind than the table has, for refused settings, and for settings outside the table that
         size a job. The message names all of them.
     """
-    rows = {_plain(row.name): row for row in table}
+    rows = {_plain(name): row for row in table for name in (row.name, *row.older)}
     errors, found, places = Errors(), {}, {}
     not_modelled: list[NotModelled] = []
     unread: list[str] = []
