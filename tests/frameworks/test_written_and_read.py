@@ -20,11 +20,14 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.placement import host_tiles, tile_placement
 from pipette_opt.read.foreign import framework_module
 from pipette_opt.read.megatron_args import read_megatron_args
+from pipette_opt.read.model import read_model
 from pipette_opt.read.stack import read_stack
-from pipette_opt.specs import Instance
+from pipette_opt.specs import Instance, ModelSpec
 
 FRAMEWORKS = fields_of(JobOptions)["framework"].option.words
 """Names that ``--for`` takes."""
+
+WITH_EXPERTS = read_model("qwen3-30b-a3b")
 
 SIMPLE = make_config(tp=1, pp=1, dp=16, num_layers=32)
 
@@ -32,10 +35,10 @@ NUM_PLANS = 40
 """Plans of each framework that are written and read."""
 
 
-def job_of(framework: str) -> Job:
+def job_of(framework: str, model: ModelSpec = LLAMA_8B) -> Job:
     """A job on four hosts of four GPUs, for a framework."""
     module = framework_module(framework)
-    given = make_job(make_cluster(4, gpus=4), LLAMA_8B, launcher=module.LAUNCHER or "slurm")
+    given = make_job(make_cluster(4, gpus=4), model, launcher=module.LAUNCHER or "slurm")
     training = replace(given.training, global_batch_size=64, seq_length=1024)
     instance = replace(given, training=training, stack=read_stack(module.SOFTWARE))
     return Job(instance=instance, num_gpus=16, inputs={}, framework=framework, can_run=module.SPACE)
@@ -65,10 +68,14 @@ def read_back(job: Job, folder: Path) -> tuple[Instance, ParallelConfig]:
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("framework", sorted({*FRAMEWORKS} - {"nemo"}))
-def test_plans_come_back(framework: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("framework", "model"),
+    [*((name, LLAMA_8B) for name in FRAMEWORKS), *((name, WITH_EXPERTS) for name in ("megatron", "nemo"))],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_plans_come_back(framework: str, model: ModelSpec, tmp_path: Path) -> None:
     """With the same configuration and training, and so with the same time and memory."""
-    job = job_of(framework)
+    job = job_of(framework, model)
     found = configurations(job)
     assert len(found) >= 5
     for number, config in enumerate(found):
