@@ -81,6 +81,7 @@ def _rings(
     experts: bool = False,
 ) -> ShardedRings:
     """Return the rings of the parameters that ranks share, all but routed experts or these."""
+    num_reductions = config.num_microbatches(training.global_batch_size) if training.whole_gradients else 1
     full, (size, counts) = config.sharding_stage == 3, sharing(model, config, experts=experts)
     whole = gathered_bytes(model, training, config, experts=experts)
     forward, backward = [], []
@@ -89,7 +90,9 @@ def _rings(
         steps, is_sent = gather.num_steps * layers, size > 1 and count > 0
         again = gather.hop_bytes if full else 0.0
         forward.append(RingTraffic(gather.hop_bytes, steps, layers) if full and is_sent else NO_TRAFFIC)
-        both = RingTraffic(scatter.hop_bytes + again, (1 + full) * steps, (1 + full) * layers)
+        reduced = scatter.hop_bytes / num_reductions
+        times = full + (num_reductions == 1)
+        both = RingTraffic(reduced + again, times * steps, times * layers)
         backward.append(both if is_sent else NO_TRAFFIC)
     return ShardedRings(forward, backward)
 

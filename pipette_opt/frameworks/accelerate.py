@@ -23,7 +23,9 @@ from pipette_opt.export.target import PER_HOST, Target
 from pipette_opt.export.torchrun import launch_script, nodes_file
 from pipette_opt.frameworks import deepspeed
 from pipette_opt.plans.plan import Plan
+from pipette_opt.read.files import parse_json
 from pipette_opt.read.foreign import Source
+from pipette_opt.read.model import read_model
 from pipette_opt.read.model_names import preset_called
 from pipette_opt.read.setting_table import Row, Values, approximated, pattern_of, refused, values_of
 from pipette_opt.read.sizing_words import Given
@@ -41,18 +43,15 @@ RESHARD, STRATEGY, FSDP = "fsdp_reshard_after_forward", "fsdp_sharding_strategy"
 DEEPSPEED, DEEPSPEED_FILE = "deepspeed", "deepspeed_config_file"
 REPLICATE, SHARD = "parallelism_config_dp_replicate_size", "parallelism_config_dp_shard_size"
 TENSOR, CONTEXT = "parallelism_config_tp_size", "parallelism_config_cp_size"
+LIGER = "use_liger_kernel"
 LENGTHS = ("max_length", "max_seq_length", "model_max_length", "block_size", "seq_length")
-MODELS = ("model_name_or_path", "model_name", "model_id")
+MODELS = ("model_name_or_path", "model_name", "model_id", "base_model", "model")
 ATTENTION, COMPILED = "attn_implementation", "torch_compile"
 
 STAGES: Mapping[str, int] = MappingProxyType(
-    {"full_shard": 3, "1": 3, "shard_grad_op": 1, "2": 1, "no_shard": 0, "3": 0, "true": 3, "false": 1}
+    {"full_shard": 3, "1": 3, "shard_grad_op": 2, "2": 2, "no_shard": 0, "3": 0, "true": 3, "false": 2}
 )
-"""
-ZeRO stage by sharding strategy of FSDP 1, its number, or whether FSDP 2 reshards after the forward pass.
-
-Gradients are reduced once an iteration, as in ZeRO 1: trainers accumulate them whole (``Accelerator.no_sync``).
-"""
+"""ZeRO stage by sharding strategy of FSDP 1, its number, or whether FSDP 2 reshards after the forward pass."""
 
 TABLE = (
     *(Row(name, "word", None) for name in (*MODELS, KIND, PRECISION, RESHARD, STRATEGY, FSDP)),
@@ -73,7 +72,7 @@ TABLE = (
     ),
     refused("fsdp_offload_params", "flag", False, "parameters, gradients and states in the host's memory."),
     approximated("optim", "word", "adamw_torch", "memory", "either", "Adam with two fp32 states is counted."),
-    approximated("use_liger_kernel", "flag", False, "memory", "less", "Its loss keeps no logits; they are counted."),
+    Row(LIGER, "flag", False),
     *(
         approximated(
             name, "word", "float32", "memory", "less", "Weights loaded in 16 bits have no fp32 copy; one is counted."
@@ -114,15 +113,19 @@ SECTIONS = ("fsdp_config", "deepspeed_config", "parallelism_config")
 
 LAUNCHER = "replicas-first"
 
+TRAINING: Mapping[str, Any] = MappingProxyType({"whole_gradients": True, "fused_norm": False})
+"""
+Fields of the training that trainers set: they accumulate whole gradients (``Accelerator.no_sync``), and norms of
+transformers are several kernels.
+"""
+
 SPACE: Mapping[str, Any] = MappingProxyType(
     {
         "tensor_parallel": (1,),
         "pipeline_parallel": (1,),
         "context_parallel": (1,),
         "expert_parallel": (1,),
-        "data_parallel_sharding_strategy": ("optim", "optim_grads_params"),
-        "overlap_grad_reduce": True,
-        "overlap_param_gather": True,
+        "data_parallel_sharding_strategy": ("optim_grads", "optim_grads_params"),
         "recompute": (None, "full"),
         "offload": (None,),
         "tp_comm_overlap": False,
@@ -130,7 +133,14 @@ SPACE: Mapping[str, Any] = MappingProxyType(
 )
 """Fields of a search space with the values that Accelerate can run."""
 
-TRAINING_FIELDS = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel", "loss_chunks")
+TRAINING_FIELDS = (
+    "whole_gradients",
+    "fused_norm",
+    "precision",
+    "accumulate_allreduce_grads_in_fp32",
+    "attention_kernel",
+    "loss_chunks",
+)
 CONFIG_FIELDS = (
     "recompute_granularity",
     "use_distributed_optimizer",
@@ -170,7 +180,7 @@ def read(source: Source) -> dict[str, Any]:
         "moe_token_dispatcher_type": "alltoall",
     }
     own = _by_deepspeed(values, config) if config is not None else _by_pytorch(values)
-    training = {**own["training_fields"], **({"attention_kernel": "unfused"} if values[ATTENTION] == "eager" else {})}
+    training = {**own["training_fields"], **_kernels(values)}
     if values[CONTEXT] > 1:
         training["cp_comm_type"] = "all_gather"
     return {
@@ -183,6 +193,20 @@ def read(source: Source) -> dict[str, Any]:
     }
 
 
+def _kernels(values: Values) -> dict[str, Any]:
+    """Return the fields of the training that kernels set: attention, norms, and a loss fused with the head (Liger)."""
+    found: dict[str, Any] = {}
+    if values[ATTENTION] == "eager":
+        found["attention_kernel"] = "unfused"
+    if not (values[COMPILED] or values[LIGER]):
+        found["fused_norm"] = False
+    preset = _preset(values)
+    if values[LIGER] and preset:
+        model = read_model(preset)
+        found["loss_chunks"] = max(model.vocab_size // model.hidden_size, 1)
+    return found
+
+
 def _given(source: Source) -> tuple[dict[str, Given], dict[str, Given] | None]:
     """
     Return the settings of a launch, and those of DeepSpeed's configuration; ``None`` if it does not run DeepSpeed.
@@ -192,12 +216,17 @@ def _given(source: Source) -> tuple[dict[str, Given], dict[str, Given] | None]:
     if source.file is not None:
         given = _plain(source.file.given())
     else:
-        given = _plain(source.of_launchers())
+        given = _plain(source.of_launcher("accelerate launch"))
         if "config_file" in given:
             given = _plain(source.named_file(str(given["config_file"].value), "--config_file").given()) | given
-        given |= _plain(source.of_words())
+        given |= _trainer(source)
     if "fsdp_config" in given and isinstance(given["fsdp_config"].value, str):
-        file = source.named_file(given["fsdp_config"].value, "--fsdp_config").given()
+        setting = given["fsdp_config"]
+        if setting.value.lstrip().startswith("{"):
+            keys: Any = parse_json(setting.value, setting.where)
+            file = {name: Given(value, setting.where) for name, value in keys.items()}
+        else:
+            file = source.named_file(setting.value, "--fsdp_config").given()
         given = {f"fsdp_{name.removeprefix('fsdp_')}": value for name, value in file.items()} | given
     name = next((given[name].value for name in (DEEPSPEED, DEEPSPEED_FILE) if name in given), None)
     if name is None and given.get("deepspeed_config") and str(given["deepspeed_config"].value).endswith(".json"):
@@ -208,6 +237,16 @@ def _given(source: Source) -> tuple[dict[str, Given], dict[str, Given] | None]:
     if isinstance(name, str) and re.fullmatch("zero[0-3]", name):
         raise InputError(source.where, f"names a preset of DeepSpeed's configuration, {name}; give its JSON file.")
     return given, source.named_file(name, "--deepspeed").given() if isinstance(name, str) else {}
+
+
+def _trainer(source: Source) -> dict[str, Given]:
+    """Return the arguments of a trainer, those of its command line before those of the file that it names."""
+    given = _plain(source.of_words())
+    named = given["config"].value if "config" in given else source.words[0] if source.words else None
+    if not isinstance(named, str) or not named.endswith((".yaml", ".yml", ".json")):
+        return given
+    given.pop("config", None)
+    return _plain(source.named_file(named, "the trainer").given()) | given
 
 
 def _plain(given: Mapping[str, Given]) -> dict[str, Given]:
@@ -269,11 +308,8 @@ def _by_pytorch(values: Values) -> dict[str, Any]:
         "overlap_grad_reduce": True,
         "overlap_param_gather": stage > 0,
         "gradients_in_fp32": True,
-        "training_fields": {},
-        "not_modelled": (
-            *(() if values[COMPILED] else (NOT_COMPILED,)),
-            *((WHOLE_GRADIENTS,) if stage == 3 and values[STEPS] > 1 else ()),
-        ),
+        "training_fields": {"whole_gradients": True} if stage else {},
+        "not_modelled": () if values[COMPILED] else (NOT_COMPILED,),
         "notes": ("time and memory are counted as torchtitan's: no run below Accelerate was compared",),
     }
 
@@ -282,18 +318,9 @@ NOT_COMPILED = NotModelled(
     option=f"{COMPILED}=false",
     effect="both",
     direction="more",
-    why="Norms, activations and the loss are counted as torch.compile fuses them.",
-    is_large=True,
+    why="Activations and the loss are counted as torch.compile fuses them.",
 )
 """Note on launches without ``torch.compile``, on which the stack's memory and times stand."""
-
-WHOLE_GRADIENTS = NotModelled(
-    option=STEPS,
-    effect="memory",
-    direction="more",
-    why="Trainers keep whole gradients between micro-batches (Accelerator.no_sync); shards are counted.",
-)
-"""Note on shared parameters with several micro-batches, whose gradients ZeRO 3 would share, too."""
 
 
 def _length_note(values: Values, lengths: list[int]) -> list[str]:
@@ -390,7 +417,8 @@ def _text(plan: Plan, keys: dict[str, Any]) -> str:
         f"# {plan.config.label()}, global batch {plan.global_batch_size}; for accelerate 1.15.\n"
         "# Gradients are reduced in the format of mixed_precision: fewer bytes than a plan in fp32 counts.\n"
     )
-    if plan.config.sharding_stage > 1 and plan.config.num_microbatches(plan.global_batch_size) > 1:
+    several = plan.config.num_microbatches(plan.global_batch_size) > 1
+    if several and plan.config.sharding_stage > 1 and not recorded_training(plan).whole_gradients:
         head += (
             "# The plan counts shards of gradients between micro-batches. transformers' trainer keeps them whole\n"
             "# (Accelerator.no_sync); a loop of your own with sync_each_batch keeps shards.\n"

@@ -126,6 +126,9 @@ HARMLESS = pattern_of(
 
 LAUNCHER = "replicas-first"
 
+TRAINING: Mapping[str, Any] = MappingProxyType({})
+"""Fields of the training that the framework sets: none."""
+
 SPACE: Mapping[str, Any] = MappingProxyType(
     {
         "context_parallel": (1,),

@@ -12,6 +12,9 @@ SOFTWARE = "megatron-core"
 LAUNCHER = None
 """Launcher that Megatron-LM needs: any."""
 
+TRAINING: Mapping[str, Any] = MappingProxyType({})
+"""Fields of the training that the framework sets: none."""
+
 SPACE: Mapping[str, Any] = MappingProxyType({})
 """Fields of a search space whose default values Megatron-LM cannot run: none."""
 

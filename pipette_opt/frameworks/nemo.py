@@ -39,6 +39,9 @@ SOFTWARE = "megatron-core"
 LAUNCHER = None
 """Launcher that Megatron-Bridge needs: any."""
 
+TRAINING: Mapping[str, Any] = MappingProxyType({})
+"""Fields of the training that the framework sets: none."""
+
 SPACE: Mapping[str, Any] = MappingProxyType(
     {
         "data_parallel_sharding_strategy": ("optim",),

@@ -175,7 +175,7 @@ PRESETS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """Presets of flavors (``models/*/__init__.py``); a suffix such as ``_flex`` chooses an attention kernel."""
 
-TRAINING_FIELDS = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel", "loss_chunks")
+TRAINING_FIELDS = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel", "loss_chunks", "fused_norm")
 CONFIG_FIELDS = (
     "context_parallel_size",
     "virtual_pipeline_model_parallel_size",
@@ -196,6 +196,9 @@ Fields of a configuration that torchtitan expresses; its sharded data parallelis
 
 
 LAUNCHER = "replicas-first"
+
+TRAINING: Mapping[str, Any] = MappingProxyType({})
+"""Fields of the training that the framework sets: none."""
 
 SPACE: Mapping[str, Any] = MappingProxyType(
     {
@@ -439,6 +442,8 @@ def _training_fields(values: Values, is_sharded: bool) -> tuple[dict[str, Any], 
     if values[CONTEXT] == 1:
         found = {}
     converters = " ".join(map(str, values[CONVERTERS]))
+    if not values[COMPILED]:
+        found["fused_norm"] = False
     if values[LOSS_CHUNKS] > 1:
         found["loss_chunks"] = values[LOSS_CHUNKS]
     if values[DISPATCH] != "standard":
@@ -456,8 +461,8 @@ def _not_modelled(values: Values) -> list[NotModelled]:
     """Return notes on what is counted in another way than it runs."""
     found = []
     if not values[COMPILED]:
-        why = "Norms, activations and the loss are counted as torch.compile fuses them."
-        found.append(NotModelled(option=f"{COMPILED}=false", effect="both", direction="more", why=why, is_large=True))
+        why = "Activations and the loss are counted as torch.compile fuses them."
+        found.append(NotModelled(option=f"{COMPILED}=false", effect="both", direction="more", why=why))
     recipe = values["quantize.linear.float8.recipe_name"]
     if recipe != "tensorwise" and "float8" in " ".join(map(str, values[CONVERTERS])):
         why = "Scales of rows are counted as those of whole tensors."
@@ -549,7 +554,7 @@ def settings(plan: Plan) -> dict[str, Any]:
     return found | {
         CHECKPOINT: config.recompute_granularity or "none",
         **({CHECKPOINT_WHAT: "op"} if config.recompute_granularity == "selective" else {}),
-        COMPILED: True,
+        COMPILED: training.fused_norm,
     }
 
 

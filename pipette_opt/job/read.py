@@ -86,6 +86,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         If an input is missing, contradicts another, cannot be read, or has no effect.
     """
     from pipette_opt.job.models import check_one_model, with_launch
+    from pipette_opt.read.foreign import framework_module
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.levels import domain_record
     from pipette_opt.read.megatron_args import read_megatron_args, written_arguments
@@ -119,6 +120,8 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     stack, (framework, can_run) = _stack(options, launch), _framework(options, launch)
     if stack.family == "fsdp":
         training = _by_pytorch(training, options)
+    if options.framework:
+        training = replace(training, **framework_module(options.framework).TRAINING)
     if training.fp8:
         training = replace(training, fp8_copies=fp8_copies(gpu.peak_flops for gpu in cluster.gpu_kinds))
     check_precision(cluster, training)

@@ -189,6 +189,10 @@ def _shards(table: StageTable, from_stage: int) -> tuple[FloatArray, FloatArray]
     return np.where(shared, table.replicas * groups, 1), np.where(shared, table.expert_replicas * groups, 1)
 
 
+NEVER = 4
+"""ZeRO stage that does not exist, from which on ranks share what none shares."""
+
+
 def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the bytes of weights, gradients and optimizer state; under ZeRO, the rank's shard and gathered buffers."""
     copies = table.copies * table.fp8 * table.matrix_parameters
@@ -196,6 +200,7 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
     weights = table.element * owned_parameters(table, 3) + np.where(table.zero >= 3, gathered, copies)
     weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * table.matrix_parameters)
     gradients = table.gradient * (owned_parameters(table, 2) + (table.zero >= 2) * table.unit_parameters)
+    gradients += table.whole_gradients * table.element * owned_parameters(table, NEVER)
     own, experts = _shards(table, 1)
     routers = table.moe_layers * table.num_experts * table.hidden
     matrices = (table.matrix_parameters + routers - table.expert_parameters) / own + table.expert_parameters / experts

@@ -42,6 +42,8 @@ class StageTable:
         Number of directions (rows, columns) in which weights are kept in the format of ``fp8``.
     only_copies
         1 if the weights of these products are kept in the format of ``fp8`` only.
+    whole_gradients
+        1 if whole gradients are added up over micro-batches, in the format of the parameters, before ranks share them.
     layers, chunk_layers
         Transformer layers of the stage, including those of multi-token prediction; and of a chunk, the mean in flight.
     later_layers
@@ -114,6 +116,7 @@ class StageTable:
     muon: FloatArray
     copies: FloatArray
     only_copies: FloatArray
+    whole_gradients: FloatArray
     offloaded: FloatArray
     on_host: FloatArray
     layers: FloatArray

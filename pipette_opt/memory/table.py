@@ -254,9 +254,20 @@ def _training_columns(rows: _Rows, rank: OnRank) -> Columns:
         "muon": training.optimizer == "muon",
         "copies": 2 if recipe is None else recipe.copies,
         "only_copies": training.fp8_param_gather,
+        "whole_gradients": _adds_up_whole(rows),
         "on_host": host[rows.config_of_row],
         "tensor": tp,
     }
+
+
+def _adds_up_whole(rows: _Rows) -> BoolArray | bool:
+    """Return whether each row adds up whole gradients of several micro-batches, which it shares otherwise."""
+    training = rows.training
+    if not training.whole_gradients:
+        return False
+    several = [config.num_microbatches(training.global_batch_size) > 1 for config in rows.configs]
+    found: BoolArray = np.array(several)[rows.config_of_row] & (rows.column("sharding_stage") >= 2)
+    return found
 
 
 def _layer_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:

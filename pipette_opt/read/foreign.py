@@ -46,12 +46,13 @@ class Source:
         settings = settings_in(self.words)
         return {setting.name.lstrip("-"): Given(setting.value, self.where) for setting in settings}
 
-    def of_launchers(self) -> dict[str, Given]:
-        """Return the options of the launchers, by name without leading dashes, with ``_`` for ``-``."""
+    def of_launcher(self, name: str) -> dict[str, Given]:
+        """Return the options of a launcher, by name without leading dashes."""
         starters = () if self.launch is None else self.launch.launchers
         return {
-            setting.name.lstrip("-").replace("-", "_"): Given(setting.value, self.where)
+            setting.name.lstrip("-"): Given(setting.value, self.where)
             for starter in starters
+            if starter.name == name
             for setting in settings_in(starter.options)
         }
 

@@ -50,9 +50,18 @@ def foreign_launch(
 
 
 def framework_with_reader(words: Sequence[str], launch: Launch | None) -> Framework | None:
-    """Return the framework of a launch if a module reads its launches; ``None`` for all other launches."""
+    """
+    Return the framework of a launch if a module reads its launches; ``None`` for all other launches.
+
+    A program whose words tell nothing, and are no options of Megatron-LM, is of the framework of its launcher.
+    """
     found = _framework(words, launch)
-    return None if found is None or not found[0].reader else found[0]
+    if found is not None:
+        return found[0] if found[0].reader else None
+    if launch is None or any(field_of(name) in megatron_options() for name in words if name.startswith("--")):
+        return None
+    names = [starter.name for starter in launch.launchers]
+    return next((framework for framework in frameworks() if framework.reader and framework.launchers in names), None)
 
 
 def overrides_recipe(words: Sequence[str], launch: Launch | None) -> bool:

@@ -150,6 +150,9 @@ class TrainingSpec:
         Modules of every layer whose inputs are offloaded (Megatron-Core's fine-grained offloading).
     optimizer_offload_fraction, overlap_cpu_optimizer_d2h_h2d
         Share of the optimizer's states that the host keeps and steps; whether their copies overlap that step.
+    whole_gradients
+        Whether ranks that share gradients (ZeRO 2 and 3) keep them whole between micro-batches, in the format of the
+        parameters, and reduce them once: PyTorch's fully sharded data parallelism under ``no_sync``.
     other_arguments
         Further training arguments of Megatron-LM with their values, as the user gave them; ``None`` if there are none.
         The launch has them. Prices read those with status ``priced`` in ``data/megatron_options.csv`` by ``argument``;
@@ -193,6 +196,7 @@ class TrainingSpec:
     offload_modules: tuple[str, ...] = ()
     optimizer_offload_fraction: float = 0.0
     overlap_cpu_optimizer_d2h_h2d: bool = False
+    whole_gradients: bool = False
     other_arguments: tuple[tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:

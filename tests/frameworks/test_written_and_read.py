@@ -39,7 +39,7 @@ def job_of(framework: str, model: ModelSpec = LLAMA_8B) -> Job:
     """A job on four hosts of four GPUs, for a framework."""
     module = framework_module(framework)
     given = make_job(make_cluster(4, gpus=4), model, launcher=module.LAUNCHER or "slurm")
-    training = replace(given.training, global_batch_size=64, seq_length=1024)
+    training = replace(given.training, global_batch_size=64, seq_length=1024, **module.TRAINING)
     instance = replace(given, training=training, stack=read_stack(module.SOFTWARE))
     return Job(instance=instance, num_gpus=16, inputs={}, framework=framework, can_run=module.SPACE)
 
