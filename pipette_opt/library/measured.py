@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.files import is_file, is_folder, write_atomically
+from pipette_opt.base.files import is_file, is_folder
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GB, GIB, counted, three_digits, whole_number
 from pipette_opt.calibrate.cases import Skipped, make_case, why_untimed
@@ -36,7 +36,7 @@ from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.megatron_args import MegatronArgs, read_megatron_args
 from pipette_opt.read.megatron_logs import SUFFIXES, import_runs
 from pipette_opt.read.megatron_words import read_words
-from pipette_opt.read.runs import MeasuredRun, read_rows, read_runs
+from pipette_opt.read.runs import MeasuredRun, read_row, read_runs
 from pipette_opt.read.scripts import script_environment
 from pipette_opt.report.plan_file import read_plan
 from pipette_opt.simulate.least_times import peak_gpu_seconds
@@ -588,22 +588,16 @@ def _memory(run: _Run, peak_gib: float | None, kind: str = "reserved", *, ran_ou
 
 def _logged(job: Job, path: Path) -> list[tuple[str, tuple[object, ...], MeasuredRun]]:
     """Return the runs of a log, or of a folder of logs, of Megatron-LM, each with its log and its evidence."""
-    from tempfile import TemporaryDirectory
-
     cluster = job.instance.cluster
     text, notes = import_runs([path], gpu=cluster.gpu_kinds[0].name, gpus_per_node=cluster.gpus_per_node)
     for note in notes:
         if "left out" in note or "not read" in note:
             logger.warning("%s: %s", path, note)
-    logs = [path / str(row["notes"]).partition(";")[0] for row in csv.DictReader(text.splitlines())]
-    with TemporaryDirectory() as folder:
-        table = Path(folder) / "runs.csv"
-        write_atomically(table, text)
-        runs, bad = read_rows(table)
-    for row in bad:
-        raise InputError(str(path if is_file(path) else logs[row.row]), row.problem)
-    files = [path if is_file(path) else logs[run.row] for run in runs]
-    return [(str(file), _file_of(file), run) for file, run in zip(files, runs, strict=True)]
+    found: list[tuple[str, tuple[object, ...], MeasuredRun]] = []
+    for index, cells in enumerate(csv.DictReader(text.splitlines())):
+        file = path if is_file(path) else path / cells["notes"].partition(";")[0]
+        found.append((str(file), _file_of(file), read_row(str(file), index, cells, path)))
+    return found
 
 
 def _row(job: Job, place: str, run: MeasuredRun) -> _Run | None:
