@@ -191,10 +191,10 @@ def logarithms(runs: Sequence[MeasuredRun]) -> FloatArray:
     return np.array(
         [
             [
-                *(np.log2(getattr(run, name) or 1) for name in SIZES),
-                float(run.recompute is not None),
-                float(run.zero_stage or 0),
-                float(run.extra.get("dispatcher", "") == "deepep"),
+                *(np.log2(float(run.cells.get(name) or 1)) for name in SIZES),
+                float(run.launch.recompute_granularity is not None),
+                float(run.cells.get("zero_stage") or 0),
+                float(run.cells.get("dispatcher", "") == "deepep"),
             ]
             for run in runs
         ]

@@ -33,8 +33,7 @@ from pipette_opt.plans.plan import (
 )
 from pipette_opt.prepare import Prepared, load_predictor
 from pipette_opt.problem.data import ProblemData
-from pipette_opt.read.gpus import read_gpu_entry
-from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.read.runs import MeasuredRun, read_row
 from pipette_opt.read.stack import read_stack, write_stack
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.simulate.solutions import _links_free, stage_memory
@@ -430,45 +429,38 @@ def _unused(given: Instance, plan: Plan) -> dict[str, str]:
     return found
 
 
+GPT_RUN = {
+    "source": "own",
+    "gpu": "A100-80GB",
+    "num_gpus": "16",
+    "model": "gpt",
+    "num_layers": "24",
+    "hidden": "2048",
+    "ffn_hidden": "8192",
+    "heads": "16",
+    "kv_heads": "16",
+    "vocab": "50257",
+    "seq_len": "2048",
+    "gbs": "64",
+    "mbs": "2",
+    "tp": "2",
+    "pp": "2",
+    "dp": "4",
+    "attention_kernel": "flash",
+    "precision": "bf16",
+}
+"""Cells of a row: a GPT of 24 layers on 16 A100, tp 2, pp 2, dp 4."""
+
+
+OUTCOME = {"row": 0, "iter_time_s": 1.0, "peak_mem_bytes": None, "oom": False}
+"""Number of the row, and what was measured."""
+
+
 def make_run(**changes: object) -> MeasuredRun:
-    """A GPT of 24 layers on 16 A100, tp 2, pp 2, dp 4."""
-    fields: dict[str, object] = {
-        "row": 0,
-        "source": "own",
-        "gpu": read_gpu_entry("a100-80gb"),
-        "gpu_name": "A100-80GB",
-        "gpus_per_node": 8,
-        "num_gpus": 16,
-        "model": "gpt",
-        "num_layers": 24,
-        "hidden": 2048,
-        "ffn_hidden": 8192,
-        "heads": 16,
-        "kv_heads": 16,
-        "vocab": 50257,
-        "seq_len": 2048,
-        "gbs": 64,
-        "mbs": 2,
-        "tp": 2,
-        "pp": 2,
-        "dp": 4,
-        "vpp": 1,
-        "cp": 1,
-        "seq_parallel": None,
-        "zero_stage": None,
-        "recompute": None,
-        "recompute_text": "none",
-        "attention_kernel": "flash",
-        "precision": "bf16",
-        "layers_per_stage": None,
-        "iter_time_s": 1.0,
-        "peak_mem_bytes": None,
-        "oom": False,
-        "mfu": None,
-        "notes": "",
-        "extra": {},
-    }
-    return MeasuredRun(**(fields | changes))  # type: ignore[arg-type]
+    """The run of ``GPT_RUN`` with other cells, or other values of ``OUTCOME``, which may be impossible."""
+    cells = {name: "" if value is None else str(value) for name, value in changes.items() if name not in OUTCOME}
+    measured = {name: changes.get(name, value) for name, value in OUTCOME.items()}
+    return replace(read_row("runs.csv, line 2", 0, GPT_RUN | cells, Path()), **measured)  # type: ignore[arg-type]
 
 
 def kept_in_file(memory: MemoryConstants, folder: Path) -> MemoryConstants:

@@ -7,10 +7,10 @@ from a checkpoint. So layouts are halved, not rows: the fit sees no layout of th
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.measured import completed
 from pipette_opt.read.runs import MeasuredRun
 
 SMALL = 512
@@ -23,7 +23,7 @@ PARTLY_KNOWN = ("decoder-first-pipeline-num-layers", "account-for-embedding-in-p
 
 def small_models(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[MeasuredRun]]:
     """Return the small model's runs, divided by layout into one half and the other."""
-    usable = [flagged for run in runs if (flagged := with_flags(run)) is not None and run.hidden == SMALL]
+    usable = [flagged for run in runs if hidden(run) == SMALL and (flagged := with_flags(run)) is not None]
     layouts = list(dict.fromkeys(layout(run) for run in usable))
     order = np.random.default_rng(0).permutation(len(layouts))
     seen = {layouts[index] for index in order[: len(layouts) // 2]}
@@ -32,15 +32,20 @@ def small_models(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[M
 
 def large_models(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[MeasuredRun]]:
     """Return no runs to fit to, and the runs of larger models with a known batch."""
-    found = [with_flags(run) for run in runs if (run.hidden or 0) > SMALL and run.gbs is not None]
+    found = [with_flags(run) for run in runs if hidden(run) > SMALL and run.launch.global_batch_size is not None]
     return [], [run for run in found if run is not None]
+
+
+def hidden(run: MeasuredRun) -> int:
+    """Return the hidden size of a run; 0 if it is not known."""
+    return 0 if run.launch.model is None else run.launch.model.hidden_size
 
 
 def layout(run: MeasuredRun) -> tuple[object, ...]:
     """Return the configuration of a test as a key."""
-    degrees = (run.tp, run.pp, run.dp, run.vpp, run.cp, run.extra.get("ep"))
-    how = (run.zero_stage, run.seq_parallel, run.recompute, run.attention_kernel, run.precision)
-    return run.model, *degrees, *how
+    degrees = ("tp", "pp", "dp", "vpp", "cp", "ep")
+    how = ("zero_stage", "seq_parallel", "recompute", "attention_kernel", "precision")
+    return run.model, *(run.cells.get(name, "") for name in (*degrees, *how))
 
 
 def with_flags(run: MeasuredRun) -> MeasuredRun | None:
@@ -54,22 +59,24 @@ def with_flags(run: MeasuredRun) -> MeasuredRun | None:
     if any(flag.startswith((*NOT_MODELLED, *PARTLY_KNOWN)) for flag in flags):
         return None
     version = re.search(r"env (\w+)", run.notes)
-    extra = {
-        **run.extra,
+    cells = {
         "tied_embeddings": "false" if "untie-embeddings-and-output-weights" in flags else "true",
         "gated_linear_unit": "true" if "swiglu" in flags else "false",
         "stack_version": version.group(1) if version else "",
     }
-    experts = extra.get("n_experts", "").removesuffix(".0")
+    experts = run.cells.get("n_experts", "").removesuffix(".0")
     if experts:
-        extra |= {
+        cells |= {
             "num_experts": experts,
             "moe_router_topk": "2" if "top2router" in run.model else "1",
-            "moe_ffn_hidden_size": str(run.ffn_hidden or 4 * SMALL),
+            "moe_ffn_hidden_size": run.cells.get("ffn_hidden") or str(4 * SMALL),
         }
-    name = f"{run.num_layers} layers, {run.hidden} wide" + (f", {experts} experts" if experts else "")
-    recompute = "full" if run.recompute_text == "full uniform 1" else run.recompute
-    return replace(run, model=name, recompute=recompute, extra=extra)
+    cells["model"] = f"{run.cells['num_layers']} layers, {run.cells['hidden']} wide"
+    if experts:
+        cells["model"] += f", {experts} experts"
+    if run.cells.get("recompute") == "full uniform 1":
+        cells["recompute"] = "full"
+    return completed(run, cells)
 
 
 def flags_of(run: MeasuredRun) -> list[str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.backtest import vendor
 from benchmarks.backtest.sources import measured_runs
-from benchmarks.measured import measured_folder
+from benchmarks.measured import completed, measured_folder
 from benchmarks.page import RESULTS, run_page
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.cases import Case, make_cases, why_untimed
@@ -80,7 +80,7 @@ def _fabric(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def _experts(run: MeasuredRun) -> int:
-    return int(run.extra.get("ep") or 1)
+    return run.launch.expert_model_parallel_size
 
 
 def _cases(runs: Sequence[MeasuredRun]) -> list[Case]:
@@ -107,7 +107,7 @@ def _large(runs: Sequence[MeasuredRun]) -> list[Case]:
     for run in runs:
         count = min(run.num_gpus, LARGE_HOST)
         links = {BANDWIDTH_COLUMN: str(vendor.LINK_GB_PER_S * count)}
-        sized.append(replace(run, gpus_per_node=count, extra=dict(run.extra) | links))
+        sized.append(completed(run, {"gpus_per_node": str(count)} | links))
     return _cases(sized)
 
 

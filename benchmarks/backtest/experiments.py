@@ -77,7 +77,9 @@ def sweep(runs: Runs, *, clean: bool) -> tuple[Runs, Runs]:
     ``clean`` leaves out runs from before the pipeline fix, and runs that also logged out of memory.
     """
     if clean:
-        runs = [run for run in runs if run.pp == 1 or run.extra["after_pp_fix"] == "True"]
+        runs = [
+            run for run in runs if run.launch.pipeline_model_parallel_size == 1 or run.cells["after_pp_fix"] == "True"
+        ]
         runs = [run for run in runs if "oom_error" not in run.notes]
     return [run for run in runs if run.num_gpus <= 16], [run for run in runs if run.num_gpus > 16]
 

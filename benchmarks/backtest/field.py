@@ -17,6 +17,7 @@ from benchmarks.page import RESULTS, run_page
 from pipette_opt.base.units import GIB
 from pipette_opt.calibrate.memory import memory_columns
 from pipette_opt.calibrate.predict import Prediction, predict_runs
+from pipette_opt.read.run_launches import recomputation_word
 from pipette_opt.read.stack import read_stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,6 +64,9 @@ HEADINGS = (
 )
 """Columns of the table."""
 
+DEGREES = ("tp", "pp", "dp", "vpp", "ep")
+"""Columns of degrees."""
+
 NOTES = (
     "- Times in seconds for an iteration, peaks in GiB; sources without a printed peak have none. The prediction of",
     "  running out is a probability.",
@@ -79,12 +83,15 @@ def says_oom(prediction: Prediction) -> bool:
 
 def _line(prediction: Prediction) -> str:
     run = prediction.run
-    degrees = [("tp", run.tp), ("pp", run.pp), ("dp", run.dp), ("vpp", run.vpp), ("ep", run.extra.get("ep"))]
-    kept = [f"{name}{size}" for name, size in degrees if size not in (None, "", 1)]
-    kept += [f"zero{run.zero_stage}"] if run.zero_stage else []
+    cells = {
+        name: run.cells.get(name, "").removesuffix(".0") for name in (*DEGREES, "gbs", "seq_len", "mbs", "zero_stage")
+    }
+    kept = [f"{name}{cells[name]}" for name in DEGREES if cells[name] not in ("", "1")]
+    kept += [f"zero{cells['zero_stage']}"] if cells["zero_stage"] not in ("", "0") else []
     return (
         f"| {run.source.split(' (')[0].split(',')[0]} | {run.num_gpus} {run.gpu_name} | {run.model} | "
-        f"{run.gbs} x {run.seq_len}, mbs {run.mbs} | {' '.join(kept)} | {run.recompute or 'none'} | "
+        f"{cells['gbs']} x {cells['seq_len']}, mbs {cells['mbs']} | {' '.join(kept)} | "
+        f"{recomputation_word(run.cells.get('recompute') or 'none') or 'none'} | "
         f"{_number(prediction.measured_s)} | {_number(prediction.iter_time_s)} | "
         f"{'' if prediction.error is None else f'{1 + prediction.error:.2f}'} | "
         f"{'' if run.peak_mem_bytes is None else f'{run.peak_mem_bytes / GIB:.1f}'} | "

@@ -78,11 +78,19 @@ def sweep(runs: Runs, largest_seen: int, *, only_seen_layouts: bool = False) -> 
     also leaves out test rows with layouts that no run on one host has: tensor ranks in a pipeline over hosts, and
     tensor groups over hosts.
     """
-    usable = [run for run in runs if run.pp == 1 or run.extra["after_pp_fix"] == "True"]
+    usable = [
+        run for run in runs if run.launch.pipeline_model_parallel_size == 1 or run.cells["after_pp_fix"] == "True"
+    ]
     seen, tested = by_gpus(largest_seen, 32)([run for run in usable if "oom_error" not in run.notes])
     if only_seen_layouts:
-        tested = [run for run in tested if run.tp == 1 or (run.pp == 1 and (run.tp or 1) <= run.gpus_per_node)]
+        tested = [run for run in tested if _is_seen(run)]
     return seen, tested
+
+
+def _is_seen(run: MeasuredRun) -> bool:
+    """Return whether a run has no tensor ranks, or has them inside its hosts and no pipeline."""
+    tp, pp = run.launch.tensor_model_parallel_size, run.launch.pipeline_model_parallel_size
+    return tp == 1 or (pp == 1 and tp <= run.gpus_per_node)
 
 
 def mlperf(runs: Runs) -> tuple[Runs, Runs]:
@@ -248,7 +256,9 @@ def constants(stack: StackSpec, base: StackSpec) -> str:
 def _show_rows(predictions: Sequence[Prediction]) -> None:
     for prediction in sorted(predictions, key=lambda prediction: prediction.error or 0.0):
         run, error = prediction.run, prediction.error or 0.0
-        layout = f"tp{run.tp} pp{run.pp} dp{run.dp} cp{run.cp} mbs{run.mbs} gbs{run.gbs} zero{run.zero_stage}"
+        layout = " ".join(
+            name + run.cells.get(name, "") for name in ("tp", "pp", "dp", "cp", "mbs", "gbs", "zero_stage")
+        )
         print(f"{1 + error:.3f} {prediction.measured_s:.3f} s {run.num_gpus} {run.model} {layout}", file=sys.stderr)
 
 

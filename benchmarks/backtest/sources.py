@@ -6,10 +6,11 @@ Cells that the file fills stay unchanged. Expert-parallel degrees are read from 
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.backtest.vendor import expert_degree, tokens_sent
+from benchmarks.measured import completed
+from pipette_opt.read.run_launches import recomputation_word
 from pipette_opt.read.runs import MeasuredRun, read_runs
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
@@ -54,15 +55,17 @@ def described(runs: Iterable[MeasuredRun]) -> list[MeasuredRun]:
     torchtitan's ``selective`` is by operation (``selective_ac_option = "op"`` of its Llama configurations).
     """
     return [
-        replace(
-            run,
-            extra=columns_of(run) | {name: cell for name, cell in run.extra.items() if cell},
-            recompute="ops"
-            if run.recompute == "selective" and "torchtitan" in run.source + run.notes
-            else run.recompute,
+        completed(
+            run, {name: cell for name, cell in columns_of(run).items() if not run.cells.get(name)} | by_operation(run)
         )
         for run in runs
     ]
+
+
+def by_operation(run: MeasuredRun) -> dict[str, str]:
+    """Return the recomputation of a row of torchtitan that is ``selective``; empty for other rows."""
+    is_selective = recomputation_word(run.cells.get("recompute", "none")) == "selective"
+    return {"recompute": "ops"} if is_selective and "torchtitan" in run.source + run.notes else {}
 
 
 def columns_of(run: MeasuredRun) -> dict[str, str]:

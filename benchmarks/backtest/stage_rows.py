@@ -30,7 +30,6 @@ from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.regressors import link_share
 from pipette_opt.memory.table import stage_table
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.read.run_models import run_model
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import ModelSpec, StackSpec, TrainingSpec
 from pipette_opt.specs.memory_constants import MOMENTS, REGRESSORS
@@ -80,41 +79,35 @@ def known_rows(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[tuple[Meas
 
 def stage_row_memory(run: MeasuredRun) -> MemoryRun | None:
     """Return the memory of one of Aceso's rows; ``None`` for any other row."""
-    numbers = {name: _number(run.extra.get(name, "")) for name in NEEDED}
-    known = (run.gpu, run.seq_len, run.hidden, run.heads, run.mbs, run.pp)
-    if any(value is None for value in numbers.values()) or any(value is None for value in known):
+    value = {name: number for name in NEEDED if (number := _number(run.cells.get(name, ""))) is not None}
+    model, length, micro_batch = run.launch.model, run.launch.seq_length, run.launch.micro_batch_size
+    if len(value) < len(NEEDED) or run.gpu is None or model is None or length is None or micro_batch is None:
         return None
-    assert run.gpu is not None
-    assert run.seq_len is not None
-    assert run.hidden is not None
-    assert run.heads is not None
-    assert run.mbs is not None
-    assert run.pp is not None
-    value = {name: number for name, number in numbers.items() if number is not None}
+    pp, hidden = run.launch.pipeline_model_parallel_size, model.hidden_size
     tensor = _tensor_ranks(run, value["stage_gpus"])
-    attentions, mlps = _halves(run, value, tensor)
-    passes = max(run.pp - value["stage"], 1)
+    attentions, mlps = _halves(run, model, value, tensor)
+    passes = max(pp - value["stage"], 1)
     again = value["stage_recompute_ops"]
     core = CORE_OPERATORS * attentions
     beyond = min(max(again - core, 0.0) / max(value["stage_ops"] - core, 1.0), 1.0)
     stored_core = max(1 - again / core, 0.0) if core else 0.0
     stored_split = max(1 - beyond / SPLIT_SHARE, 0.0)
     stored_whole = 1 - max(beyond - SPLIT_SHARE, 0.0) / (1 - SPLIT_SHARE)
-    tokens = run.seq_len * run.mbs
-    scores = run.heads / tensor * run.seq_len * tokens
-    outside = tokens * run.hidden * (10 + 24 / tensor)
-    stored = passes * tokens * run.hidden
+    tokens = length * micro_batch
+    scores = model.num_attention_heads / tensor * length * tokens
+    outside = tokens * hidden * (10 + 24 / tensor)
+    stored = passes * tokens * hidden
     stored *= stored_split * (8 * attentions + 16 * mlps) / tensor + stored_whole * 5 * (attentions + mlps)
     brought_back = (again > 0) * (outside + SCORE_BYTES * scores)
     stored_scores = passes * attentions * stored_core * scores
-    groups = sum(size > 1 for size in (tensor, value["stage_gpus"] / tensor, run.pp))
+    groups = sum(size > 1 for size in (tensor, value["stage_gpus"] / tensor, pp))
     link = link_share(run.gpu.intra_node_bytes_per_s)
     held = {"base_gib": float(GIB), "group_gib": GIB * link * float(groups)}
     weights = held | {
         "counted": PASS_STATE_BYTES * value["params_on_rank"] + stored + CORE_BYTES * stored_scores + brought_back,
         "activations": stored,
         "score_bytes": stored_scores,
-        "gathered_per_layer": passes * attentions * (1 - stored_split) * 2 * tokens * run.hidden,
+        "gathered_per_layer": passes * attentions * (1 - stored_split) * 2 * tokens * hidden,
     }
     step = held | {"counted": STEP_STATE_BYTES * value["params_on_rank"]}
     regressors = np.array([[moment.get(name, 0.0) for name in REGRESSORS] for moment in (weights, step)]) / GIB
@@ -125,13 +118,13 @@ def stage_row_memory(run: MeasuredRun) -> MemoryRun | None:
         capacity_gib=run.gpu.gpu.memory_bytes / GIB,
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
         ran_out=run.oom,
-        group=f"{run.model} pp{run.pp}",
+        group=f"{run.model} pp{pp}",
         num_gpus=run.num_gpus,
         formula_gib=(formula, formula),
     )
 
 
-def _halves(run: MeasuredRun, value: Mapping[str, float], tensor: float) -> tuple[float, float]:
+def _halves(run: MeasuredRun, model: ModelSpec, value: Mapping[str, float], tensor: float) -> tuple[float, float]:
     """
     Return the number of attentions and MLPs of a stage, from its operators and parameters.
 
@@ -139,8 +132,10 @@ def _halves(run: MeasuredRun, value: Mapping[str, float], tensor: float) -> tupl
     embedding, the last stage a norm and its own output table. A stage may end within a layer, so attentions are rounded
     to whole numbers.
     """
-    hidden, is_first, is_last = run.hidden or 1, value["stage"] == 0, value["stage"] == (run.pp or 1) - 1
-    tables = (run.vocab or VOCAB_SIZE) * (is_first + is_last) + (run.seq_len or 0) * is_first
+    hidden, stages = model.hidden_size, run.launch.pipeline_model_parallel_size
+    is_first, is_last = value["stage"] == 0, value["stage"] == stages - 1
+    vocab = model.vocab_size if run.cells.get("vocab") else VOCAB_SIZE
+    tables = vocab * (is_first + is_last) + (run.launch.seq_length or 0) * is_first
     quarters = max(value["params_on_rank"] * tensor - tables * hidden, 0.0) / (4 * hidden**2)
     operators = value["stage_ops"] - is_first - 2 * is_last
     per_mlp = MLP_OPERATORS / 2
@@ -150,7 +145,7 @@ def _halves(run: MeasuredRun, value: Mapping[str, float], tensor: float) -> tupl
 
 def _tensor_ranks(run: MeasuredRun, gpus: float) -> float:
     """Return the tensor ranks of most operators of the stage: ``2x33`` is two ranks for 33; by default all GPUs."""
-    parts = re.findall(r"(?<!\d)(\d+)x(\d+)", run.extra.get("stage_tp_ops", ""))
+    parts = re.findall(r"(?<!\d)(\d+)x(\d+)", run.cells.get("stage_tp_ops", ""))
     return float(max(parts, key=lambda part: int(part[1]))[0]) if parts else gpus
 
 
@@ -178,28 +173,29 @@ def tuned_stage(run: MeasuredRun) -> TunedStage | None:
 
     Mist trains without dropout, as its peaks show.
     """
-    found, stage = TUNED.fullmatch(run.recompute_text), _number(run.extra.get("stage", ""))
-    needed = (run.num_layers, run.hidden, run.heads, run.seq_len, run.gbs, run.mbs, run.tp, run.pp, run.dp)
-    offloaded = OFFLOADED.search(run.notes)
-    if found is None or stage is None or any(value is None for value in needed) or offloaded is None:
+    found, stage = TUNED.fullmatch(run.cells.get("recompute", "")), _number(run.cells.get("stage", ""))
+    launch, offloaded = run.launch, OFFLOADED.search(run.notes)
+    if found is None or stage is None or launch.model is None or offloaded is None:
+        return None
+    if any(not run.cells.get(name) for name in ("heads", "gbs", "mbs", "tp", "pp", "dp")):
         return None
     if any(_number(part) != 0 for part in offloaded[1].split(",")):
         return None
     again, layers = int(found[1]), int(found[2])
-    dp = run.dp or 1
+    dp, pp = int(float(run.cells["dp"])), launch.pipeline_model_parallel_size
     try:
         config = ParallelConfig(
-            tensor_model_parallel_size=run.tp or 1,
-            pipeline_model_parallel_size=run.pp or 1,
+            tensor_model_parallel_size=launch.tensor_model_parallel_size,
+            pipeline_model_parallel_size=pp,
             data_parallel_size=dp,
-            micro_batch_size=run.mbs or 1,
-            layers_per_stage=_with_stage(run.num_layers or 0, run.pp or 1, int(stage), layers),
-            use_distributed_optimizer=bool(run.zero_stage) and dp > 1,
+            micro_batch_size=launch.micro_batch_size or 1,
+            layers_per_stage=_with_stage(launch.model.num_layers, pp, int(stage), layers),
+            use_distributed_optimizer=launch.use_distributed_optimizer and dp > 1,
             recompute_granularity="full" if again else None,
             recompute_method="block" if again else "uniform",
             recompute_num_layers=max(again, 1),
         )
-        model = replace(run_model(run), hidden_dropout=0.0, attention_dropout=0.0)
+        model = replace(launch.model, hidden_dropout=0.0, attention_dropout=0.0)
         return TunedStage(model=model, training=run_training(run), config=config, stage=int(stage))
     except ValueError:
         return None
@@ -236,6 +232,6 @@ def tuned_row_memory(run: MeasuredRun) -> MemoryRun | None:
         ran_out=out_of_memory(run),
         group=f"{run.model} {run.attention_kernel}",
         num_gpus=run.num_gpus,
-        version=run.extra.get(VERSION_COLUMN, ""),
+        version=run.cells.get(VERSION_COLUMN, ""),
         formula_gib=(float(formula[0]), float(formula[0])),
     )

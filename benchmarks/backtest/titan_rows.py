@@ -6,8 +6,8 @@ row; the simulator has neither.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from benchmarks.measured import completed
 from pipette_opt.read.runs import MeasuredRun
 
 ONE_SCALE = "fp8 tensorwise"
@@ -27,6 +27,5 @@ def is_modelled(run: MeasuredRun) -> bool:
 
 def described(run: MeasuredRun) -> MeasuredRun:
     """Return the row with our name of its precision, and with unfused norms if it ran without ``torch.compile``."""
-    precision = "fp8" if run.precision == ONE_SCALE else run.precision
-    extra = {**run.extra, "fused_norm": "false"} if "eager" in run.notes else run.extra
-    return replace(run, precision=precision, extra=extra)
+    precision = {"precision": "fp8"} if run.precision == ONE_SCALE else {}
+    return completed(run, precision | ({"fused_norm": "false"} if "eager" in run.notes else {}))

@@ -9,13 +9,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipette_opt.calibrate.expert_columns import OVERLAP_COLUMN
+from benchmarks.measured import completed
 from pipette_opt.calibrate.memory import VERSION_COLUMN
-from pipette_opt.read.model import read_model
+from pipette_opt.read.run_models import SHAPE
 from pipette_opt.read.runs import BANDWIDTH_COLUMN, MeasuredRun
-from pipette_opt.specs import ModelSpec
 
 Runs = list[MeasuredRun]
+
+OVERLAP_COLUMN = "overlap_moe_expert_parallel_comm"
 
 LINK_GB_PER_S = 50.0
 
@@ -34,21 +35,14 @@ DENSE = {
 }
 """Presets of dense models, by the names in the tables."""
 
-QWEN3_235B = {
-    "num_layers": 94,
-    "hidden_size": 4096,
-    "ffn_hidden_size": 12288,
-    "num_attention_heads": 64,
-    "num_query_groups": 4,
-    "moe_ffn_hidden_size": 1536,
-}
-"""Fields in which Qwen3 235B differs from the 30B: config.json of huggingface.co/Qwen/Qwen3-235B-A22B."""
+QWEN3 = {"Qwen3_30B_a3B": "qwen3-30b-a3b", "Qwen3_235B_a22B": "qwen3-235b-a22b"}
+"""Presets of mixtures, by the names in the tables."""
 
 
 def mlperf(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     """Return the runs of GPT-3 175B, whose rounds are software versions, and of Llama 3.1 405B."""
     described_runs = [
-        replace(on_hosts(run, {**run.extra, VERSION_COLUMN: run.source}), attention_kernel="flash")
+        on_hosts(run, {VERSION_COLUMN: run.source, "attention_kernel": "flash"})
         for run in runs
         if run.iter_time_s is not None
     ]
@@ -65,41 +59,16 @@ def dense(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     for run in runs:
         preset = DENSE.get(run.model)
         if preset is not None and run.precision and "LoRA" not in run.notes and "SFT" not in run.notes:
-            described_runs.append(described(run, read_model(preset)))
+            described_runs.append(described(run, preset))
     return _parted(described_runs, "Llama-3.1-405B")
 
 
 def experts(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     """Return the runs with experts on up to 64 GPUs (GPT-OSS 120B, Qwen3 30B), and of Qwen3 235B on 256."""
-    small = read_model("qwen3-30b-a3b")
-    large = replace(small, name="qwen3-235b-a22b", **QWEN3_235B)  # type: ignore[arg-type]
-    models = {"Qwen3_30B_a3B": small, "Qwen3_235B_a22B": large}
-    described_runs = [described(run, models[run.model]) for run in runs if run.model in models]
+    described_runs = [described(run, QWEN3[run.model]) for run in runs if run.model in QWEN3]
     return gpt_oss(runs)[1] + [run for run in described_runs if run.num_gpus <= FEW_GPUS], [
         run for run in described_runs if run.num_gpus > FEW_GPUS
     ]
-
-
-GPT_OSS_120B = {
-    "num_layers": 36,
-    "hidden": 2880,
-    "ffn_hidden": 2880,
-    "heads": 64,
-    "kv_heads": 8,
-    "vocab": 201088,
-    "zero_stage": 1,
-    "attention_kernel": "flash",
-}
-"""Fields that the rows omit: config.json of huggingface.co/openai/gpt-oss-120b, and Megatron-Bridge's optimizer."""
-
-GPT_OSS_COLUMNS = {
-    "num_experts": "128",
-    "moe_router_topk": "4",
-    "moe_ffn_hidden_size": "2880",
-    "kv_channels": "64",
-    "add_bias_linear": "true",
-    "add_qkv_bias": "true",
-}
 
 
 def gpt_oss(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
@@ -108,8 +77,9 @@ def gpt_oss(runs: Sequence[MeasuredRun]) -> tuple[Runs, Runs]:
     for run in runs:
         degree = expert_degree(run)
         if run.model == "GPT OSS 120B" and run.precision == "bf16" and run.gpu is not None and degree:
-            named = on_hosts(run, {**run.extra, **GPT_OSS_COLUMNS, **tokens_sent(run), "ep": degree})
-            tested.append(replace(named, model=f"{run.model}, {run.gpu_name}", **GPT_OSS_120B))  # type: ignore[arg-type]
+            cells = {"zero_stage": "1", "attention_kernel": "flash", "ep": degree, **tokens_sent(run)}
+            found = on_hosts(run, {**of_preset("gpt-oss-120b"), **cells})
+            tested.append(replace(found, model=f"{run.model}, {run.gpu_name}"))
     return [], tested
 
 
@@ -136,44 +106,33 @@ def tokens_sent(run: MeasuredRun) -> dict[str, str]:
     return {"dispatcher": "hybridep", OVERLAP_COLUMN: str(fused), "cuda_graph": str(fused and large)}
 
 
-def described(run: MeasuredRun, model: ModelSpec) -> MeasuredRun:
+def of_preset(preset: str) -> dict[str, str]:
+    """Return the cells of a row that names a preset and has no shape of its own."""
+    return {"model": preset, **dict.fromkeys((*SHAPE, "vocab"), "")}
+
+
+def described(run: MeasuredRun, preset: str) -> MeasuredRun:
     """
-    Return a row of the tables with the model's sizes and the options of the vendor's recipes.
+    Return a row of the tables with a preset as its model, and with the options of the vendor's recipes.
 
     They are fused attention, sequence parallelism, and experts that tensor ranks do not split.
     """
-    assert run.tp is not None
-    columns = {
-        "gated_linear_unit": str(model.gated_linear_unit),
-        "tied_embeddings": str(not model.untie_embeddings_and_output_weights),
-        "add_bias_linear": str(model.add_bias_linear),
-        "add_qkv_bias": str(model.add_qkv_bias),
-        "kv_channels": str(model.kv_channels),
+    cells = {
+        "zero_stage": run.cells.get("zero_stage") or "1",
+        "seq_parallel": str(run.launch.tensor_model_parallel_size > 1),
+        "attention_kernel": "flash",
     }
-    if model.num_experts is not None:
-        names = ("num_experts", "moe_router_topk", "moe_ffn_hidden_size")
-        columns |= {name: str(getattr(model, name)) for name in names} | {"ep": expert_degree(run), "etp": "1"}
-        columns |= tokens_sent(run)
-    return replace(
-        on_hosts(run, {**run.extra, **columns}),
-        model=f"{run.model}, {run.gpu_name} {run.precision or 'bf16'}",
-        num_layers=model.num_layers,
-        hidden=model.hidden_size,
-        ffn_hidden=model.ffn_hidden_size,
-        heads=model.num_attention_heads,
-        kv_heads=model.num_query_groups,
-        vocab=model.vocab_size,
-        zero_stage=1 if run.zero_stage is None else run.zero_stage,
-        seq_parallel=run.tp > 1,
-        attention_kernel="flash",
-    )
+    if preset in QWEN3.values():
+        cells |= {"ep": expert_degree(run), "etp": "1", **tokens_sent(run)}
+    found = on_hosts(run, of_preset(preset) | cells)
+    return replace(found, model=f"{run.model}, {run.gpu_name} {run.precision or 'bf16'}")
 
 
 def on_hosts(run: MeasuredRun, columns: dict[str, str]) -> MeasuredRun:
-    """Return the run with these columns, and with the bandwidth of its hosts."""
+    """Return the run with these cells, and with the bandwidth of its hosts."""
     fabric = any(name in run.gpu_name for name in FABRIC)
     links = {BANDWIDTH_COLUMN: str(LINK_GB_PER_S * run.gpus_per_node)} if fabric else {}
-    return replace(run, extra=columns | links)
+    return completed(run, columns | links)
 
 
 def expert_degree(run: MeasuredRun) -> str:

@@ -80,8 +80,8 @@ SPLITS = (
     Split(
         name="Mist's stages (Aceso): L4 to A10G",
         file="mist_stage_memory.csv",
-        calibrate=lambda run: "L4" in run.gpu_name and bool(run.extra.get("params_on_rank")),
-        is_tested=lambda run: "A10G" in run.gpu_name and bool(run.extra.get("params_on_rank")),
+        calibrate=lambda run: "L4" in run.gpu_name and bool(run.cells.get("params_on_rank")),
+        is_tested=lambda run: "A10G" in run.gpu_name and bool(run.cells.get("params_on_rank")),
     ),
     Split(
         name="Mist's own plans on L4, nothing fitted",
@@ -94,7 +94,7 @@ SPLITS = (
         file="megatron_ci_golden.csv",
         calibrate=None,
         is_tested=lambda run: (
-            "moe" not in run.model and "mla" not in run.model and run.extra.get("n_experts", "") in ("", "nan")
+            "moe" not in run.model and "mla" not in run.model and run.cells.get("n_experts", "") in ("", "nan")
         ),
     ),
 )
@@ -253,7 +253,7 @@ def _result(
     labelled = np.array([run.ran_out is not None for run in runs])
     ran_out = np.array([bool(run.ran_out) for run in runs])
     times = np.array([np.nan if run.oom or not run.iter_time_s else run.iter_time_s for run, _ in tested])
-    groups = [f"{run.model} {run.seq_len} {run.num_gpus}" for run, _ in tested]
+    groups = [f"{run.model} {run.launch.seq_length} {run.num_gpus}" for run, _ in tested]
     kept, seen = best_kept(times, refused, groups)
     return MethodResult(
         split=split,

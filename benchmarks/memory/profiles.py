@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.measured import measured_folder
+from benchmarks.backtest.sources import by_operation
+from benchmarks.measured import completed, measured_folder
 from benchmarks.memory.odds import inside_allocator
 from benchmarks.page import run_page
 from pipette_opt.base.types import FloatArray
@@ -21,6 +22,7 @@ from pipette_opt.base.units import counted
 from pipette_opt.calibrate.cases import Case, make_cases
 from pipette_opt.calibrate.memory import memory_run
 from pipette_opt.calibrate.memory_runs import MemoryRun
+from pipette_opt.read.run_launches import recomputation_word
 from pipette_opt.read.runs import MeasuredRun, read_rows
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs.memory_constants import SHOWN, MemoryConstants
@@ -61,9 +63,6 @@ By hand, 14: 2 of the logits, 4 each of their fp32 copy, the logarithm of the so
 pass of ``loss_parallel`` has four fp32 tensors at once (logarithm, zeros, sum with its exponential, product), which
 makes 18.
 """
-
-BY_OPERATION = "ops"
-"""Recomputation that torchtitan calls selective by operation."""
 
 LIGER_CHUNKS = 32
 """Parts of a fused linear cross-entropy: Liger takes the vocabulary over the hidden size, here 128256 / 4096."""
@@ -114,17 +113,14 @@ def peaks_among(runs: Iterable[MeasuredRun], constants: MemoryConstants) -> list
 
 def described(run: MeasuredRun) -> MeasuredRun:
     """Return a row with what its notes say: batch, recomputation by operation, loss in chunks, precision."""
-    of_titan = "torchtitan" in run.source + run.notes
-    by_operation = of_titan and run.recompute == "selective"
-    known = {"loss_chunks": str(LIGER_CHUNKS)} if "Liger" in run.notes else {}
+    known = by_operation(run)
+    if "Liger" in run.notes:
+        known["loss_chunks"] = str(LIGER_CHUNKS)
     if EAGER.search(run.notes):
         known["fused_norm"] = "false"
-    return replace(
-        run,
-        gbs=run.gbs or (run.mbs or 1) * (run.dp or 1),
-        recompute=BY_OPERATION if by_operation else run.recompute,
-        extra={**run.extra, **known},
-    )
+    if run.launch.global_batch_size is None:
+        known["gbs"] = str((run.launch.micro_batch_size or 1) * int(float(run.cells.get("dp") or 1)))
+    return completed(run, known)
 
 
 def _cases(runs: Iterable[MeasuredRun]) -> list[Case]:
@@ -227,8 +223,11 @@ def _publishers(name: str, peaks: Sequence[Peak]) -> list[str]:
 
 def _row(peak: Peak) -> str:
     run = peak.run
-    job = (run.model, run.num_gpus, run.seq_len, run.mbs, run.tp, run.pp, run.cp, run.zero_stage)
-    cells = [peak.publisher, *map(str, job), run.recompute or "none", run.precision or "bf16"]
+    launch = run.launch
+    degrees = (launch.tensor_model_parallel_size, launch.pipeline_model_parallel_size, launch.context_parallel_size)
+    job = (run.model, run.num_gpus, launch.seq_length, launch.micro_batch_size, *degrees)
+    how = [run.cells.get("zero_stage") or "None", recomputation_word(run.cells.get("recompute") or "none") or "none"]
+    cells = [peak.publisher, *map(str, job), *how, run.precision or "bf16"]
     found = (peak.measured_gib, peak.megatron_gib, peak.profile_gib)
     error = peak.profile_gib / peak.measured_gib - 1
     return f"| {' | '.join([*cells, *(f'{size:.1f}' for size in found), f'{error:+.0%}'])} |"

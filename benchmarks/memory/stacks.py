@@ -20,17 +20,17 @@ SIMUMAX = "Megatron-LM by SimuMax, B200"
 
 
 def _is_dense_test(run: MeasuredRun) -> bool:
-    return "moe" not in run.model and "mla" not in run.model and run.extra.get("n_experts", "") in ("", "nan")
+    return "moe" not in run.model and "mla" not in run.model and run.cells.get("n_experts", "") in ("", "nan")
 
 
 STACKS: Mapping[str, tuple[str, Choose]] = {
     "nanotron, H100": ("hf_ultrascale_h100.csv", lambda run: True),
-    "Aceso, L4 and A10G": ("mist_stage_memory.csv", lambda run: bool(run.extra.get("params_on_rank"))),
+    "Aceso, L4 and A10G": ("mist_stage_memory.csv", lambda run: bool(run.cells.get("params_on_rank"))),
     "Mist, L4": ("mist_stage_memory.csv", lambda run: run.source.startswith("Mist-tuned")),
     "Megatron-LM's tests, H100": ("megatron_ci_golden.csv", _is_dense_test),
     SIMUMAX: (
         "simumax.csv",
-        lambda run: "llama" in run.model and run.extra.get("peak_from_same_run") == "True",
+        lambda run: "llama" in run.model and run.cells.get("peak_from_same_run") == "True",
     ),
 }
 """File of each stack, and the filter for its rows: dense models, with the peak of the run itself."""

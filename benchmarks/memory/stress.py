@@ -36,26 +36,26 @@ STRESS = (
     Split(
         name="tp up to 4, to tp from 8 on",
         file=SWEEP,
-        calibrate=lambda run: _small(run) and (run.tp or 1) <= 4,
-        is_tested=lambda run: _large(run) and (run.tp or 1) >= 8,
+        calibrate=lambda run: _small(run) and run.launch.tensor_model_parallel_size <= 4,
+        is_tested=lambda run: _large(run) and run.launch.tensor_model_parallel_size >= 8,
     ),
     Split(
         name="pp up to 2, to pp from 4 on",
         file=SWEEP,
-        calibrate=lambda run: _small(run) and (run.pp or 1) <= 2,
-        is_tested=lambda run: _large(run) and (run.pp or 1) >= 4,
+        calibrate=lambda run: _small(run) and run.launch.pipeline_model_parallel_size <= 2,
+        is_tested=lambda run: _large(run) and run.launch.pipeline_model_parallel_size >= 4,
     ),
     Split(
         name="mbs up to 2, to mbs from 4 on",
         file=SWEEP,
-        calibrate=lambda run: _small(run) and (run.mbs or 1) <= 2,
-        is_tested=lambda run: _large(run) and (run.mbs or 1) >= 4,
+        calibrate=lambda run: _small(run) and (run.launch.micro_batch_size or 1) <= 2,
+        is_tested=lambda run: _large(run) and (run.launch.micro_batch_size or 1) >= 4,
     ),
     Split(
         name="all, to tp up to 16",
         file=SWEEP,
         calibrate=_small,
-        is_tested=lambda run: _large(run) and (run.tp or 1) <= 16,
+        is_tested=lambda run: _large(run) and run.launch.tensor_model_parallel_size <= 16,
     ),
 )
 

@@ -91,16 +91,16 @@ def _rows(measured: Path) -> Iterator[tuple[str, Sequence[MeasuredRun]]]:
     dense = [run for part in vendor.dense(tables) for run in part if "fp8" in (run.precision or "")]
     slices = [run for run in measured_runs(measured / "simumax.csv") if run.gpu_name and "B200" in run.gpu_name.upper()]
     papers = measured_runs(measured / "published_tables.csv")
-    cloud = [run for run in measured_runs(measured / "dgxc_25_05.csv") if not run.extra.get("num_experts")]
+    cloud = [run for run in measured_runs(measured / "dgxc_25_05.csv") if not run.cells.get("num_experts")]
     cards = [run for run in measured_runs(measured / "megatron_bridge_cards.csv") if run.model == "Qwen3-30B-A3B"]
     names = iter(BEFORE)
     yield next(names), slices
     yield next(names), dense
-    yield next(names), [vendor.on_hosts(run, dict(run.extra)) for run in cloud]
+    yield next(names), [vendor.on_hosts(run, {}) for run in cloud]
     logs = vendor.mlperf(measured_runs(measured / "mlperf_training.csv"))
     yield next(names), [run for part in logs for run in part]
-    yield next(names), [vendor.on_hosts(run, dict(run.extra)) for run in measured_runs(measured / "mlperf_v51.csv")]
-    yield next(names), [run for run in measured_runs(measured / "automodel.csv") if not run.extra.get("num_experts")]
+    yield next(names), [vendor.on_hosts(run, {}) for run in measured_runs(measured / "mlperf_v51.csv")]
+    yield next(names), [run for run in measured_runs(measured / "automodel.csv") if not run.cells.get("num_experts")]
     yield next(names), vendor.gpt_oss(tables)[1]
     yield next(names), [run for part in vendor.experts(tables) for run in part]
     yield next(names), cards

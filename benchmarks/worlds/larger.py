@@ -64,7 +64,7 @@ def larger_jobs(rows: Sequence[Row], prior: Prior) -> Larger | None:
     low, high = np.minimum(low, expected_s), np.maximum(high, expected_s)
     return Larger(
         runs=len(cases),
-        known=len(fit.runs),
+        known=len(fit.cases),
         shipped=float(np.median(np.abs(np.exp([-row.log_ratio for row in tested]) - 1))),
         calibrated=float(np.median(np.abs(expected_s / known.measured_s - 1))),
         inside=float(((low <= known.measured_s) & (known.measured_s <= high)).mean()),

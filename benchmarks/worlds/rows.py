@@ -111,7 +111,8 @@ def rows_of(folder: Path, table: str) -> list[Row]:
 
 def job_of(run: MeasuredRun) -> tuple[Hashable, ...]:
     """Return the cells that runs of one job share."""
-    place = (run.source, run.gpu_name, run.model, run.seq_len, run.gbs, run.num_gpus)
+    launch = run.launch
+    place = (run.source, run.gpu_name, run.model, launch.seq_length, launch.global_batch_size, run.num_gpus)
     return (*place, run.attention_kernel, run.precision)
 
 
@@ -143,7 +144,7 @@ def _names_its_precision(case: Case) -> bool:
 
 
 def _is_pretraining(run: MeasuredRun) -> bool:
-    task = " ".join((run.extra.get("task", ""), run.extra.get("train_mode", ""), run.extra.get("hybrid", "")))
+    task = " ".join((run.cells.get("task", ""), run.cells.get("train_mode", ""), run.cells.get("hybrid", "")))
     words = f"{run.model} {run.notes} {task}".lower()
-    lora = run.extra.get("is_lora", "").lower() == "true"
+    lora = run.cells.get("is_lora", "").lower() == "true"
     return not (lora or any(word in words for word in NOT_PRETRAINING))

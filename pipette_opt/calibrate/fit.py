@@ -86,7 +86,7 @@ class Fit:
     """
 
     stack: StackSpec
-    runs: tuple[MeasuredRun, ...]
+    cases: tuple[Case, ...]
     base_errors: Errors
     errors: Errors
     held_out: Errors | None
@@ -100,25 +100,36 @@ class Fit:
     @property
     def ranges(self) -> dict[str, list[int]]:
         """Smallest and largest value of each size among the runs; outside of these the stack extrapolates."""
-        found = {}
-        for name in ("num_gpus", "num_layers", "hidden", "seq_len", "mbs", "tp", "pp", "dp"):
-            values = [value for run in self.runs if (value := getattr(run, name)) is not None]
-            if values:
-                found[name] = [min(values), max(values)]
-        return found
+        sizes = [_sizes(case) for case in self.cases]
+        return {name: [min(case[name] for case in sizes), max(case[name] for case in sizes)] for name in sizes[0]}
 
     def record(self) -> dict[str, object]:
         """Return the record of the calibration for the stack file."""
         errors = {"fit": self.errors, "held_out_groups": self.held_out, "larger_jobs": self.larger}
         known = {name: errors_of for name, errors_of in errors.items() if errors_of is not None}
         return {
-            "num_runs": len(self.runs),
+            "num_runs": len(self.cases),
             "constants": FITTED if self.is_fitted else KEPT,
             "ranges": self.ranges,
             "mean_error": {name: round(errors_of.mean, 4) for name, errors_of in known.items()},
             "p90_error": {name: round(errors_of.p90, 4) for name, errors_of in known.items()},
             "notes": list(self.notes),
         }
+
+
+def _sizes(case: Case) -> dict[str, int]:
+    """Return the sizes of a run by column of ``runs.csv``."""
+    model, config = case.instance.model, case.config
+    return {
+        "num_gpus": case.run.num_gpus,
+        "num_layers": model.num_layers,
+        "hidden": model.hidden_size,
+        "seq_len": case.instance.training.seq_length,
+        "mbs": config.micro_batch_size,
+        "tp": config.tensor_model_parallel_size,
+        "pp": config.pipeline_model_parallel_size,
+        "dp": config.data_parallel_size,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -201,7 +212,7 @@ def calibrate_runs(
     stack = known.calibrated(file)
     fit = Fit(
         stack=stack,
-        runs=tuple(known.runs),
+        cases=tuple(known.cases),
         base_errors=base_errors,
         errors=measure(known.expected_s(stack), known.measured_s),
         held_out=result.held_out,

@@ -7,7 +7,7 @@ import numpy as np
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.left_out import named
 from pipette_opt.calibrate.versions import run_version
-from pipette_opt.read.runs import MeasuredRun
+from pipette_opt.read.runs import MEASURED, MeasuredRun
 from pipette_opt.specs import StackSpec
 
 INTERRUPTED = "cross-validation was interrupted, so the error on other groups of runs is unknown"
@@ -20,14 +20,6 @@ UNEQUAL = 1.5
 MAX_REPEATS = 5
 """Most notes on equal jobs with unequal times; the most unequal come first. Chosen."""
 
-JOB_FIELDS = (
-    "source", "gpu_name", "gpus_per_node", "num_gpus", "model", "num_layers", "hidden", "ffn_hidden", "heads",
-    "kv_heads", "vocab", "seq_len", "gbs", "mbs", "tp", "pp", "dp", "vpp", "cp", "seq_parallel", "zero_stage",
-    "recompute_text", "attention_kernel", "precision", "layers_per_stage", "notes",
-)  # fmt: skip
-"""Columns that two rows of an equal job share, besides all additional columns."""
-
-
 MIN_OF_A_SET = 3
 """Fewest runs of one source, GPU type and host size for a comparison with other sources. Chosen."""
 
@@ -37,10 +29,10 @@ APART = 1.1
 
 def repeat_notes(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return notes on equal rows with very different times; the file does not record what differs."""
-    jobs: dict[tuple[object, ...], list[MeasuredRun]] = {}
+    jobs: dict[frozenset[tuple[str, str]], list[MeasuredRun]] = {}
     for run in runs:
-        key = (*(getattr(run, name) for name in JOB_FIELDS), *sorted(run.extra.items()))
-        jobs.setdefault(key, []).append(run)
+        job = frozenset((name, cell) for name, cell in run.cells.items() if name not in (*MEASURED, "mfu"))
+        jobs.setdefault(job, []).append(run)
     found = []
     for members in jobs.values():
         times = [run.iter_time_s for run in members if run.iter_time_s is not None]

@@ -66,7 +66,7 @@ def informed_constants(cases: Sequence[Case], cluster: ClusterSpec | None) -> tu
     groups = any(case.config.tensor_model_parallel_size > 1 for case in cases)
 
     def is_informed(constant: FreeConstant) -> bool:
-        known = cluster is not None or all(run.extra.get(BANDWIDTH_COLUMN) for run in runs)
+        known = cluster is not None or all(run.cells.get(BANDWIDTH_COLUMN) for run in runs)
         if constant.name == "assumed_links" and known:
             return False
         if constant.between_hosts and not several_hosts:

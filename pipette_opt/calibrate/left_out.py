@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from pipette_opt.read.runs import MeasuredRun, UnreadRow
@@ -20,10 +19,11 @@ class LeftOut(NamedTuple):
 
 def without_copies(runs: Sequence[MeasuredRun]) -> tuple[list[MeasuredRun], list[LeftOut]]:
     """Return the runs without repeated rows, and the repeated rows."""
-    first: dict[str, MeasuredRun] = {}
+    first: dict[tuple[object, ...], MeasuredRun] = {}
     copies = []
     for run in runs:
-        seen = first.setdefault(repr(replace(run, row=0)), run)
+        measured = run.iter_time_s, run.peak_mem_bytes, run.oom
+        seen = first.setdefault((frozenset(run.cells.items()), measured), run)
         if seen is not run:
             copies.append(LeftOut(run.row, f"a copy of row {seen.row}"))
     return list(first.values()), copies

@@ -15,10 +15,10 @@ from pipette_opt.calibrate.cases import Case, Skipped, make_cases
 from pipette_opt.calibrate.left_out import without_copies
 from pipette_opt.calibrate.memory_runs import MemoryRun, predict_memory
 from pipette_opt.calibrate.memory_spread import fit_with_errors, oom_probability, upper_gib
-from pipette_opt.calibrate.software import software_of
 from pipette_opt.memory.formula import formula_bytes
 from pipette_opt.memory.predictor import MemoryPredictor, stage_works
 from pipette_opt.memory.table import stage_table
+from pipette_opt.read.run_software import software_of
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import StackSpec, TrainingSpec
 from pipette_opt.specs.memory_constants import KINDS, MOMENTS, MemoryConstants
@@ -61,7 +61,7 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
         )
 
     formula = formula_bytes(stage_table(instance.model, instance.training, [config])).total / GIB
-    pp = config.pipeline_model_parallel_size
+    tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
     stages = measured_stages(run, pp)
     return MemoryRun(
         regressors=regressors_of(instance.training),
@@ -69,10 +69,10 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
         capacity_gib=run.gpu.gpu.memory_bytes / GIB,
         peak_gib=None if run.peak_mem_bytes is None else run.peak_mem_bytes / GIB,
         ran_out=out_of_memory(run),
-        group=f"{run.model} {run.seq_len} tp{run.tp} pp{run.pp} mbs{run.mbs}",
+        group=f"{run.model} {instance.training.seq_length} tp{tp} pp{pp} mbs{config.micro_batch_size}",
         work=stage_works(instance.model, instance.training, [config], gpus_per_node=run.gpus_per_node) * MOMENTS,
         num_gpus=run.num_gpus,
-        version=run.extra.get(VERSION_COLUMN, ""),
+        version=run.cells.get(VERSION_COLUMN, ""),
         formula_gib=(float(formula[stages].max()), float(formula.max())),
         other_regressors=None
         if run.attention_kernel
@@ -82,7 +82,7 @@ def memory_run(case: Case, predictor: MemoryPredictor | None = None) -> MemoryRu
 
 def measured_stages(run: MeasuredRun, pp: int) -> IntArray:
     """Return the indices of the stages whose largest memory peak is recorded for a run."""
-    where = run.extra.get(MEASURED_STAGE_COLUMN, "").lower() or software_of(run).peak_mem_stage
+    where = run.cells.get(MEASURED_STAGE_COLUMN, "").lower() or software_of(run.cells).peak_mem_stage
     if re.fullmatch(r"[0-9]+", where) and int(where) < pp:
         return np.array([int(where)])
     return {FIRST: np.array([0]), LAST: np.array([pp - 1])}.get(where, np.arange(pp))
@@ -100,7 +100,7 @@ def ran_out_later(run: MeasuredRun) -> bool:
 
 def usable_for_memory(run: MeasuredRun) -> bool:
     """Return whether a memory fit may use a run: not one with unexplained failures (``after_pp_fix`` false)."""
-    return not (run.extra.get("after_pp_fix", "").lower() == "false" and (run.pp or 1) > 1)
+    return not (run.cells.get("after_pp_fix", "").lower() == "false" and run.launch.pipeline_model_parallel_size > 1)
 
 
 def known_memory(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[tuple[MeasuredRun, MemoryRun]]:

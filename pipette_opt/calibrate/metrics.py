@@ -15,6 +15,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.calibrate.predict import Prediction
+from pipette_opt.read.run_models import SHAPE
 from pipette_opt.read.runs import MeasuredRun
 
 K = TypeVar("K")
@@ -70,16 +71,12 @@ class Pick:
     regret: float
 
 
-JOB = (
-    *("gpu_name", "num_gpus", "model", "num_layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "seq_len"),
-    *("gbs", "precision", "attention_kernel"),
-)
-"""Columns that define a job; all other columns are choices of its configuration."""
-
-
 def job_of(run: MeasuredRun) -> tuple[object, ...]:
     """Return the key of a run's job; configurations of one job have equal keys."""
-    return tuple(getattr(run, name) for name in JOB)
+    launch, model = run.launch, run.launch.model
+    shape = () if model is None else (*(getattr(model, name) for name in SHAPE.values()), model.vocab_size)
+    training = launch.seq_length, launch.global_batch_size, run.precision, run.attention_kernel
+    return run.gpu_name, run.num_gpus, run.model, shape, *training
 
 
 def measure(predicted: FloatArray, measured: FloatArray, jobs: Sequence[object] | None = None) -> Errors:

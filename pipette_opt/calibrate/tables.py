@@ -73,7 +73,7 @@ def fit_table(fit: Fit) -> Table:
         if errors is not None
     ]
     numbers = {name: heading for name, heading in ERRORS.items() if name != "median_ratio"}
-    return _table(f"Calibrated by {counted(len(fit.runs), 'run')}", {"over": "over"}, numbers, rows)
+    return _table(f"Calibrated by {counted(len(fit.cases), 'run')}", {"over": "over"}, numbers, rows)
 
 
 def _table(

@@ -23,7 +23,7 @@ SPREAD, NOISE = 0.05, 0.1
 
 def run_version(run: MeasuredRun) -> str:
     """Return the software version of a run; empty if none is recorded."""
-    return run.extra.get(VERSION_COLUMN, "")
+    return run.cells.get(VERSION_COLUMN, "")
 
 
 def version_factors(runs: Sequence[MeasuredRun], residuals: FloatArray, last: str) -> dict[str, float]:

@@ -125,7 +125,7 @@ def calibrate(
         notes = [f"times: {error.problem}", f"times stay those of {start.name}", *memory_notes(memory)]
     else:
         stack = replace(fit.stack, memory=with_memory.memory)
-        source = f"fitted to {counted(len(fit.runs), 'run')} of {measured_in.name}"
+        source = f"fitted to {counted(len(fit.cases), 'run')} of {measured_in.name}"
         left_out = [*left_out, *fit.left_out]
         notes = [*fit.notes, *memory_notes(memory, untold)]
     stack = replace(stack, name=name, source=source)

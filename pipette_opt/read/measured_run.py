@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from pipette_opt.read.gpus import CatalogueEntry
 from pipette_opt.read.megatron_args import MegatronArgs
-from pipette_opt.specs import ModelSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,19 +18,20 @@ class MeasuredRun:
         Number of the row, 0 for the first row below the header.
     gpu
         Catalogue entry of the GPU; ``None`` if the catalogue lacks it. ``gpu_name`` is the name in the file.
-    recompute
-        ``None`` for no recomputation, or the word of the row: ``selective``, ``full``, or another that labels have
-        (:func:`~pipette_opt.parallel.recompute.labelled_fields`).
-    layers_per_stage
-        Number of layers of each stage, from column ``layers_per_stage`` or the launch; ``None`` if neither gives it.
+    model
+        Name of the model in the file.
+    launch
+        Launch that the row describes, with its model: by column ``args``, or by columns of degrees, batch and model,
+        whose empty cells have the defaults of the row's framework. It also has the settings that Megatron-LM has no
+        option for: layers of stages that another framework splits, recomputation by operation, the first version of
+        FlashAttention, norms in one kernel, and a loss in chunks.
+    unpredictable
+        Reason why the row does not describe a whole launch; empty if it does.
     peak_mem_bytes
         Peak memory. Sources define it differently: allocated, reserved or used on the device; of different ranks.
-    extra
-        Further columns, as text.
-    launch
-        Launch in column ``args``, with the options of other columns.
-    spec
-        Model of a row that names its model and has no shape; the shape of the row is then the model's.
+    cells
+        All cells of the row by column, as text. They say what no launch does: framework, software version, stage of the
+        peak, bandwidth of a host.
     """
 
     row: int
@@ -41,37 +41,26 @@ class MeasuredRun:
     gpus_per_node: int
     num_gpus: int
     model: str
-    num_layers: int | None
-    hidden: int | None
-    ffn_hidden: int | None
-    heads: int | None
-    kv_heads: int | None
-    vocab: int | None
-    seq_len: int | None
-    gbs: int | None
-    mbs: int | None
-    tp: int | None
-    pp: int | None
-    dp: int | None
-    vpp: int
-    cp: int
-    seq_parallel: bool | None
-    zero_stage: int | None
-    recompute: str | None
-    recompute_text: str
-    attention_kernel: str
-    precision: str
-    layers_per_stage: tuple[int, ...] | None
+    launch: MegatronArgs
+    unpredictable: str
     iter_time_s: float | None
     peak_mem_bytes: float | None
     oom: bool | None
     mfu: float | None
     notes: str
-    extra: Mapping[str, str]
-    spec: ModelSpec | None = None
-    launch: MegatronArgs | None = None
+    cells: Mapping[str, str]
+
+    @property
+    def precision(self) -> str:
+        """Name of the number format in the file, with hyphens and in lower case; empty if the row has none."""
+        return self.cells.get("precision", "").lower().replace("_", "-")
+
+    @property
+    def attention_kernel(self) -> str:
+        """Name of the attention kernel in the file; empty if the row has none."""
+        return self.cells.get("attention_kernel", "")
 
     @property
     def group(self) -> tuple[str, int | None, int, str]:
         """Model, sequence length, number of GPUs and attention kernel."""
-        return self.model, self.seq_len, self.num_gpus, self.attention_kernel
+        return self.model, self.launch.seq_length, self.num_gpus, self.attention_kernel

@@ -62,6 +62,8 @@ class MegatronArgs:
         ZeRO stage of ``--use-megatron-fsdp`` or ``--use-torch-fsdp2``, 0 to 3; ``None`` without these options.
     pipeline_layout
         ``--pipeline-model-parallel-layout``, which sets the layers of each stage and the number of chunks.
+    stage_layers
+        Layers of each stage of a measured run whose software does not split them as Megatron-Core; else ``None``.
     gradients_in_fp32
         Whether gradients are in fp32; ``None`` if the precision decides.
     training_fields
@@ -142,6 +144,7 @@ class MegatronArgs:
     num_distributed_optimizer_instances: int = 1
     groups_of_replicas: Mapping[str, Any] = field(default_factory=dict)
     pipeline_layout: str | None = None
+    stage_layers: tuple[int, ...] | None = None
     gradients_in_fp32: bool | None = None
     training_fields: Mapping[str, Any] = field(default_factory=dict)
     not_modelled: tuple[NotModelled, ...] = ()
@@ -273,7 +276,9 @@ class MegatronArgs:
         return layers_of_layout(self.pipeline_layout or "", num_layers, depths, pp, self.where)
 
     def layers_per_stage(self, num_layers: int) -> tuple[int, ...]:
-        """Return the transformer layers of each pipeline stage, split as Megatron-Core does."""
+        """Return the transformer layers of each pipeline stage, split as Megatron-Core does unless they are given."""
+        if self.stage_layers is not None:
+            return self.stage_layers
         if self.pipeline_layout is not None:
             return tuple(map(sum, zip(*self._layout(num_layers), strict=True)))
         pp = self.pipeline_model_parallel_size
@@ -443,8 +448,28 @@ def parse_megatron_args(
     if words.source is not None:
         return _of_framework(words, words.source, where, text)
     options = options_in(words, where, as_launch=as_launch)
-    given = derived_options(_with_vocabulary(options.values, vocab_size, where))
-    check_conflicts(given, where)
+    values = _with_vocabulary(options.values, vocab_size, where)
+    check_conflicts(derived_options(values), where)
+    launch = launch_of_options(values, where, name)
+    others = {"other_arguments": options.passed_on} if options.passed_on else {}
+    return replace(
+        launch,
+        written=options.values,
+        text=text,
+        training_fields={**launch.training_fields, **others},
+        not_modelled=(*options.not_modelled, *launch.not_modelled),
+        notes=options.notes,
+        are_overrides=options.are_overrides,
+    )
+
+
+def launch_of_options(values: Mapping[str, Any], where: str, name: str = "megatron") -> MegatronArgs:
+    """
+    Return the launch that options describe, by name with underscores, without a check of options that exclude others.
+
+    Options that change predictions but are not modelled are listed in ``not_modelled`` only if they are absent.
+    """
+    given = derived_options(values)
     model = model_of_options(given, where, name) if "num_layers" in given and names_vocabulary(given) else None
     read_apart = (
         "recompute_granularity",
@@ -460,8 +485,6 @@ def parse_megatron_args(
         where=where,
         model=model,
         options=given,
-        written=options.values,
-        text=text,
         precision=_precision(given),
         fp8="fp8_format" in given,
         recompute_granularity=_granularity(given),
@@ -476,11 +499,8 @@ def parse_megatron_args(
         groups_of_replicas=_groups_of_replicas(given, where),
         pipeline_layout=given.get("pipeline_model_parallel_layout") or stage_bounds(given, where),
         gradients_in_fp32=gradients_in_fp32(given),
-        training_fields=training_fields(given, where)
-        | ({"other_arguments": options.passed_on} if options.passed_on else {}),
-        not_modelled=(*options.not_modelled, *_absent(given)),
-        notes=options.notes,
-        are_overrides=options.are_overrides,
+        training_fields=training_fields(given, where),
+        not_modelled=tuple(_absent(given)),
         **simple,
     )
 

@@ -1,11 +1,8 @@
 """Lower bound on the time of a measured run: FLOPs of its model at the peak of its GPUs."""
 
-from dataclasses import replace
-
 from pipette_opt.base.errors import InputError
 from pipette_opt.read.measured_run import MeasuredRun
 from pipette_opt.read.precision_words import precision_of
-from pipette_opt.read.run_models import run_model
 from pipette_opt.specs.precision import PRECISION_RECIPES
 
 OF_A_LOG = "megatron-lm log"
@@ -28,8 +25,8 @@ def check_time(where: str, run: MeasuredRun) -> None:
     raise InputError(
         where,
         f"iter_time_s={run.iter_time_s:g} is impossible: {run.num_gpus} {run.gpu.gpu.name} at 100 % of their "
-        f"{flops / 1e12:,.4g} TFLOP/s in {name} need {bound_s:.4g} s for the model's FLOPs of gbs={run.gbs} sequences "
-        f"of {run.seq_len} tokens; check {check}.",
+        f"{flops / 1e12:,.4g} TFLOP/s in {name} need {bound_s:.4g} s for the model's FLOPs of "
+        f"gbs={run.launch.global_batch_size} sequences of {run.launch.seq_length} tokens; check {check}.",
     )
 
 
@@ -40,15 +37,11 @@ def least_time_s(run: MeasuredRun) -> float | None:
     FLOPs are those of MFU (:meth:`~pipette_opt.specs.ModelSpec.flops_per_token`): all matrix products, forward and
     backward, causal attention, without recomputation. ``None`` for a row without model, batch size or GPU.
     """
-    if run.gpu is None or run.num_layers is None or run.hidden is None or run.seq_len is None or run.gbs is None:
-        return None
-    try:
-        # The number of heads cancels out of the FLOPs of heads whose width it is derived from.
-        model = run_model(run if run.heads is not None else replace(run, heads=1, kv_heads=1))
-    except ValueError:
+    model, batch, length = run.launch.model, run.launch.global_batch_size, run.launch.seq_length
+    if run.gpu is None or model is None or length is None or batch is None:
         return None
     _, peak = peak_of(run)
-    return run.gbs * run.seq_len * model.flops_per_token(run.seq_len) / (run.num_gpus * peak)
+    return batch * length * model.flops_per_token(length) / (run.num_gpus * peak)
 
 
 def peak_of(run: MeasuredRun) -> tuple[str, float]:

@@ -4,26 +4,28 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipette_opt.base.degrees import EXPERT, EXPERT_TENSOR
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.units import GIB, counted, listed, number_of
+from pipette_opt.base.units import GIB, counted, listed
 from pipette_opt.read.attention_words import attention_words, unknown_attention
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_csv
 from pipette_opt.read.gpus import CatalogueEntry, read_gpu_catalogue, recognise_gpu
 from pipette_opt.read.kinds_of_files import RUNS_TABLE, reads
 from pipette_opt.read.measured_run import MeasuredRun as MeasuredRun
+from pipette_opt.read.megatron_args import MegatronArgs
 from pipette_opt.read.megatron_table import megatron_options
-from pipette_opt.read.named_models import named_model
 from pipette_opt.read.precision_words import KNOWN as KNOWN_PRECISIONS
 from pipette_opt.read.precision_words import precision_of
 from pipette_opt.read.run_bounds import OF_A_LOG, check_time
-from pipette_opt.read.run_launches import ARGUMENTS_COLUMN, read_launch
-from pipette_opt.read.run_models import truth_of
+from pipette_opt.read.run_cells import Cells
+from pipette_opt.read.run_launches import ARGUMENTS_COLUMN, launch_in_columns, read_launch
+from pipette_opt.read.run_models import EXPERT_COLUMNS, Sizes, model_by_name
+from pipette_opt.read.run_software import FRAMEWORK_COLUMN
+from pipette_opt.read.run_stages import FIRST_PARAMETERS_COLUMN, layers_in_column
 
 COLUMNS = (
     "source",
@@ -63,7 +65,13 @@ REQUIRED = ("gpu", "num_gpus", "gbs", "tp", "pp", "dp")
 """Columns that a file must have, besides at least one column of ``MEASURED``; some of their cells may be empty."""
 
 MEASURED = ("iter_time_s", "peak_mem_gib", "oom")
+"""Columns of measured values."""
 
+WHOLE = (
+    *("num_layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "seq_len"),
+    *("gbs", "mbs", "tp", "pp", "dp", "vpp", "cp"),
+)
+"""Columns of whole numbers; others are read apart."""
 
 TUNED_COLUMN = "tuned"
 """Optional column: whether the run follows its vendor's performance recipe (NeMo, Megatron-Bridge, MLPerf)."""
@@ -86,12 +94,6 @@ FLAGS = (
 BANDWIDTH_COLUMN = "node_bandwidth_gb_per_s"
 """Optional column: bandwidth from all GPUs of a host to another host, GB/s, if runs are of several clusters."""
 
-FRAMEWORK_COLUMN = "framework"
-"""Optional column: name of the training software, whose defaults fill empty cells."""
-
-FIRST_PARAMETERS_COLUMN = "local_params_rank0"
-"""Optional column: number of parameters of rank 0, to at least three digits, as nanotron reports it."""
-
 OPTIONAL = (
     *FLAGS,
     BANDWIDTH_COLUMN,
@@ -104,10 +106,7 @@ OPTIONAL = (
     "cuda_graph",
     "hybrid",
     "stack_version",
-    "num_experts",
-    "moe_router_topk",
-    "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size",
+    *EXPERT_COLUMNS,
     "ep",
     "etp",
     "dispatcher",
@@ -122,7 +121,7 @@ LONGEST_ITERATION_S = 86400.0
 
 def unused_columns(runs: Sequence[MeasuredRun]) -> str:
     """Return a sentence on the columns of a table that are not used; empty if all are used."""
-    names = list(dict.fromkeys(name for run in runs for name in run.extra if not _is_read(name, run)))
+    names = list(dict.fromkeys(name for run in runs for name in run.cells if not _is_read(name, run)))
     if not names:
         return ""
     hints = [hint for name in names if (hint := did_you_mean(name, [*COLUMNS, *OPTIONAL]))]
@@ -130,8 +129,8 @@ def unused_columns(runs: Sequence[MeasuredRun]) -> str:
 
 
 def _is_read(name: str, run: MeasuredRun) -> bool:
-    """Return whether a further column of a row is used; with a launch, any option of Megatron-LM is."""
-    return name in (*OPTIONAL, ARGUMENTS_COLUMN) or (run.launch is not None and name in megatron_options())
+    """Return whether a column of a row is used; with a launch in words, any option of Megatron-LM is."""
+    return name in (*COLUMNS, *OPTIONAL, ARGUMENTS_COLUMN) or (bool(run.launch.text) and name in megatron_options())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,168 +226,88 @@ def read_row(where: str, index: int, cells: Mapping[str | None, Any], folder: Pa
     """
     if None in cells:
         raise InputError(where, f"has more cells than the header: {shown(cells[None])}.")
-    row = _Cells(where, {str(name): (text or "").strip() for name, text in cells.items()})
+    given = Cells(where, {str(name): (text or "").strip() for name, text in cells.items()})
+    row = Cells(where, {name: given.text(name) for name in given.cells})
     memory_gib = row.number("gpu_mem_gib", above_zero=True)
     gpu = find_run_gpu(row.needed("gpu"), memory_gib)
-    recompute_text = row.text("recompute") or "none"
+    gpus_per_node, num_gpus = row.whole("gpus_per_node") or 8, row.needed_whole("num_gpus")
+    sizes = {name: row.whole(name, broken=name in ("mbs", "vpp")) for name in WHOLE}
+    row.flag("seq_parallel")
+    row.word("zero_stage", ("0", "1", "2", "3"))
+    layers_in_column(row)
+    time_s, peak_gib = row.number("iter_time_s", above_zero=True), row.number("peak_mem_gib", above_zero=True)
+    oom, mfu = row.flag("oom"), row.number("mfu")
+    named = model_by_name(row, sizes, folder)
+    _check_words(row)
+    if row.text(ARGUMENTS_COLUMN):
+        launch = read_launch(row.cells, where, folder, named)
+        sizes |= _sizes_of(launch, num_gpus, sizes["dp"])
+        missing = ", ".join(name for name in ("seq_len", "gbs") if sizes[name] is None)
+        unpredictable = f"{missing} not given" if missing else ""
+    else:
+        launch, unpredictable = launch_in_columns(row, sizes, named)
     run = MeasuredRun(
         row=index,
         source=row.text("source"),
         gpu=gpu,
         gpu_name=row.text("gpu"),
-        gpus_per_node=row.whole("gpus_per_node") or 8,
-        num_gpus=row.needed_whole("num_gpus"),
+        gpus_per_node=gpus_per_node,
+        num_gpus=num_gpus,
         model=row.text("model"),
-        num_layers=row.whole("num_layers"),
-        hidden=row.whole("hidden"),
-        ffn_hidden=row.whole("ffn_hidden"),
-        heads=row.whole("heads"),
-        kv_heads=row.whole("kv_heads"),
-        vocab=row.whole("vocab"),
-        seq_len=row.whole("seq_len"),
-        gbs=row.whole("gbs"),
-        mbs=row.whole("mbs", broken=True),
-        tp=row.whole("tp"),
-        pp=row.whole("pp"),
-        dp=row.whole("dp"),
-        vpp=row.whole("vpp", broken=True) or 1,
-        cp=row.whole("cp") or 1,
-        seq_parallel=row.flag("seq_parallel"),
-        zero_stage=row.choice("zero_stage", ("0", "1", "2", "3")),
-        recompute=_recompute(recompute_text),
-        recompute_text=recompute_text,
-        attention_kernel=row.text("attention_kernel"),
-        precision=row.text("precision").lower().replace("_", "-"),
-        layers_per_stage=_layers_per_stage(row),
-        iter_time_s=row.number("iter_time_s", above_zero=True),
-        peak_mem_bytes=None if (peak := row.number("peak_mem_gib", above_zero=True)) is None else peak * GIB,
-        oom=row.flag("oom"),
-        mfu=row.number("mfu"),
+        launch=launch,
+        unpredictable=unpredictable if gpu is not None else f"the catalogue has no GPU {row.text('gpu')!r}",
+        iter_time_s=time_s,
+        peak_mem_bytes=None if peak_gib is None else peak_gib * GIB,
+        oom=oom,
+        mfu=mfu,
         notes=row.text("notes"),
-        extra={name: row.text(name) for name in row.cells if name not in COLUMNS},
+        cells=row.cells,
     )
-    run = _with_shape(run, folder)
-    if row.text(ARGUMENTS_COLUMN):
-        run = _with_launch(row, run, folder)
-    _check_extra(row, run)
+    _check_stage(row, sizes["pp"])
     _check_units(where, run)
-    _check_shape(where, run)
+    _check_shape(row, sizes, num_gpus)
     return run
 
 
-MODEL_SIZES = {
-    "num_layers": "num_layers",
-    "hidden": "hidden_size",
-    "ffn_hidden": "ffn_hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_query_groups",
-}
-"""Fields of a run that give the shape of its model, and the model's names of them."""
-
-SHAPE = tuple(MODEL_SIZES)
-
-
-def _with_shape(run: MeasuredRun, folder: Path) -> MeasuredRun:
-    """Return the run with the shape of the model that it names; unchanged if its own sizes are complete, or differ."""
-    given = {name: size for name in SHAPE if (size := getattr(run, name)) is not None}
-    if not run.model or {"num_layers", "hidden", "heads"} <= set(given):
-        return run
-    model = named_model(run.model, folder)
-    if model is None or any(size != getattr(model, MODEL_SIZES[name]) for name, size in given.items()):
-        return run
-    vocab, length = run.vocab or model.vocab_size, max(run.seq_len or 0, model.max_position_embeddings)
-    model = replace(model, vocab_size=vocab, max_position_embeddings=length)
-    experts = {
-        name: str(value) for name in ("num_experts", "moe_router_topk") if (value := getattr(model, name)) is not None
+def _sizes_of(launch: MegatronArgs, num_gpus: int, dp: int | None) -> dict[str, int | None]:
+    """Return the numbers of a launch in words by column, for the checks of its row; ``dp`` is that of the row."""
+    assert launch.model is not None
+    config = launch.parallel_config(launch.model.num_layers, num_gpus)
+    return {
+        "seq_len": launch.seq_length,
+        "gbs": launch.global_batch_size,
+        "mbs": config.micro_batch_size,
+        "tp": config.tensor_model_parallel_size,
+        "pp": config.pipeline_model_parallel_size,
+        "dp": dp or config.data_parallel_size,
+        "vpp": config.num_chunks,
+        "cp": config.context_parallel_size,
     }
-    return replace(
-        run,
-        num_layers=model.num_layers,
-        hidden=model.hidden_size,
-        ffn_hidden=model.ffn_hidden_size,
-        heads=model.num_attention_heads,
-        kv_heads=model.num_query_groups,
-        vocab=vocab,
-        extra={**run.extra, **experts},
-        spec=model,
-    )
 
 
-def _with_launch(row: "_Cells", run: MeasuredRun, folder: Path) -> MeasuredRun:
-    """Return the run with degrees, batch and model of the launch in column ``args``."""
-    cells = {name: row.text(name) for name in row.cells}
-    launch, model = read_launch(cells, row.where, folder, run.spec)
-    config = launch.parallel_config(model.num_layers, run.num_gpus)
-    experts = {"num_experts": model.num_experts, "moe_router_topk": model.moe_router_topk}
-    sizes = {degree.short: getattr(config, degree.field) for degree in (EXPERT, EXPERT_TENSOR)}
-    added = {name: str(value) for name, value in (experts | sizes).items() if value is not None}
-    return replace(
-        run,
-        launch=launch,
-        spec=model,
-        num_layers=model.num_layers,
-        hidden=model.hidden_size,
-        ffn_hidden=model.ffn_hidden_size,
-        heads=model.num_attention_heads,
-        kv_heads=model.num_query_groups,
-        vocab=model.vocab_size,
-        seq_len=launch.seq_length or run.seq_len,
-        gbs=launch.global_batch_size or run.gbs,
-        mbs=config.micro_batch_size,
-        tp=config.tensor_model_parallel_size,
-        pp=config.pipeline_model_parallel_size,
-        dp=run.dp or config.data_parallel_size,
-        vpp=config.num_chunks,
-        cp=config.context_parallel_size,
-        layers_per_stage=config.layers_per_stage,
-        extra={**run.extra, **added},
-    )
-
-
-def _recompute(text: str) -> str | None:
-    """
-    Return the kind of recomputation in a cell: ``full`` for ``full_every_layer``, ``ops`` for ``selective op``.
-
-    ``None`` for ``none``; other words, such as modules, are returned in lower case.
-    """
-    word = text.lower()
-    if re.fullmatch(r"ops?|selective \(?(per )?op\)?", word):
-        return "ops"
-    for known in ("none", "selective"):
-        if word.startswith(known):
-            return None if known == "none" else known
-    return "full" if re.fullmatch(r"full(_every_layer)?|uniform", word) else word
-
-
-def _layers_per_stage(row: "_Cells") -> tuple[int, ...] | None:
-    text = row.text("layers_per_stage")
-    if not text:
-        return None
-    parts = re.split(r"[\s,;]+", text.strip("[]() "))
-    if not all(re.fullmatch("[0-9]{1,9}", part) for part in parts):
-        raise InputError(row.where, f"layers_per_stage must be whole numbers such as 10,12,12,10, got {shown(text)}.")
-    return tuple(int(part) for part in parts)
-
-
-def _check_extra(row: "_Cells", run: MeasuredRun) -> None:
+def _check_words(row: Cells) -> None:
     """Raise ``InputError`` for an invalid kernel, precision or optional column."""
-    if run.attention_kernel and attention_words(run.attention_kernel) is None:
-        raise InputError(row.where, unknown_attention(run.attention_kernel))
-    if precision_of(run.precision) is None:
-        raise InputError(
-            row.where, f"precision must be empty or one of {KNOWN_PRECISIONS}, got {shown(run.precision)}."
-        )
+    kernel, precision = row.text("attention_kernel"), row.text("precision")
+    if kernel and attention_words(kernel) is None:
+        raise InputError(row.where, unknown_attention(kernel))
+    if precision_of(precision) is None:
+        name = shown(precision.lower().replace("_", "-"))
+        raise InputError(row.where, f"precision must be empty or one of {KNOWN_PRECISIONS}, got {name}.")
     for name in FLAGS:
         row.flag(name)
     row.whole("kv_channels")
     row.whole("loss_chunks")
     row.number(BANDWIDTH_COLUMN, above_zero=True)
     row.number(FIRST_PARAMETERS_COLUMN, above_zero=True)
+
+
+def _check_stage(row: Cells, pp: int | None) -> None:
+    """Raise ``InputError`` for a stage of the peak that the run does not have."""
     stage = row.text("peak_mem_stage")
     if not re.fullmatch("[0-9]{1,9}", stage):
         row.word("peak_mem_stage", STAGE_WORDS, " or the number of a stage, 0 for the first")
-    elif run.pp is not None and int(stage) >= run.pp:
-        raise InputError(row.where, f"peak_mem_stage must be less than pp = {run.pp}, got {stage}; 0 is the first.")
+    elif pp is not None and int(stage) >= pp:
+        raise InputError(row.where, f"peak_mem_stage must be less than pp = {pp}, got {stage}; 0 is the first.")
 
 
 def _check_units(where: str, run: MeasuredRun) -> None:
@@ -405,97 +324,24 @@ def _check_units(where: str, run: MeasuredRun) -> None:
         )
 
 
-def _check_shape(where: str, run: MeasuredRun) -> None:
+def _check_shape(row: Cells, sizes: Sizes, num_gpus: int) -> None:
+    """Raise ``InputError`` for degrees and batch sizes that contradict each other."""
+    tp, pp, dp, gbs, mbs = (sizes[name] for name in ("tp", "pp", "dp", "gbs", "mbs"))
+    cp, vpp = sizes["cp"] or 1, sizes["vpp"] or 1
     # Stages of unequal degrees have no columns.
-    uneven = "per stage" in run.notes or "stage_gpus" in run.extra
-    if run.tp is not None and run.pp is not None and run.dp is not None and not uneven:
-        degrees = run.tp * run.cp * run.pp * run.dp
-        if degrees != run.num_gpus:
+    uneven = "per stage" in row.text("notes") or "stage_gpus" in row.cells
+    if tp is not None and pp is not None and dp is not None and not uneven:
+        degrees = tp * cp * pp * dp
+        if degrees != num_gpus:
             raise InputError(
-                where,
-                f"tp * cp * pp * dp = {run.tp} * {run.cp} * {run.pp} * {run.dp} = {degrees} must be "
-                f"num_gpus = {run.num_gpus}.",
+                row.where,
+                f"tp * cp * pp * dp = {tp} * {cp} * {pp} * {dp} = {degrees} must be num_gpus = {num_gpus}.",
             )
-    if run.vpp > 1 and run.pp == 1:
+    if vpp > 1 and pp == 1:
         raise InputError(
-            where,
-            f"vpp={run.vpp} needs pp > 1, got pp = 1: a single stage cannot be interleaved; leave vpp empty, or "
+            row.where,
+            f"vpp={vpp} needs pp > 1, got pp = 1: a single stage cannot be interleaved; leave vpp empty, or "
             "correct pp.",
         )
-    if None not in (run.gbs, run.mbs, run.dp) and run.gbs % (run.dp * run.mbs):  # type: ignore[operator]
-        raise InputError(
-            where, f"gbs={run.gbs} must be a multiple of dp * mbs = {run.dp} * {run.mbs}; both count sequences."
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """Cells of a row, each checked when a field asks for it."""
-
-    where: str
-    cells: Mapping[str, str]
-
-    def text(self, name: str) -> str:
-        value = self.cells.get(name, "")
-        return "" if value.lower() in ("nan", "none", "null") and name != "recompute" else value
-
-    def needed(self, name: str) -> str:
-        value = self.text(name)
-        if not value:
-            raise InputError(self.where, f"{name} must not be empty.")
-        return value
-
-    def number(self, name: str, *, above_zero: bool = False) -> float | None:
-        text = self.text(name)
-        if not text:
-            return None
-        try:
-            value = number_of(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or value < 0 or (above_zero and value == 0):
-            raise InputError(
-                self.where, f"{name} must be a number {'> 0' if above_zero else '>= 0'}, got {shown(text)}."
-            )
-        return value
-
-    def whole(self, name: str, *, broken: bool = False) -> int | None:
-        """
-        Return a cell as a whole number, also if written as ``2.0``; ``None`` if empty.
-
-        A fraction is ``None`` with ``broken``, else an ``InputError``.
-        """
-        text = self.text(name)
-        value = self.number(name, above_zero=True)
-        if value is None:
-            return None
-        if value != int(value):
-            if broken:
-                return None
-            raise InputError(self.where, f"{name} must be a whole number >= 1, got {shown(text)}.")
-        return int(value)
-
-    def needed_whole(self, name: str) -> int:
-        self.needed(name)
-        value = self.whole(name)
-        assert value is not None
-        return value
-
-    def flag(self, name: str) -> bool | None:
-        text = self.text(name)
-        value = truth_of(text)
-        if text and value is None:
-            raise InputError(self.where, f"{name} must be True or False, got {shown(text)}.")
-        return value
-
-    def word(self, name: str, words: tuple[str, ...], others: str = "") -> None:
-        """Raise ``InputError`` for a cell that is neither empty nor one of ``words``, in any case."""
-        text = self.text(name)
-        if text and text.lower() not in words:
-            raise InputError(self.where, f"{name} must be one of {', '.join(words)}{others}, got {shown(text)}.")
-
-    def choice(self, name: str, choices: tuple[str, ...]) -> int | None:
-        text = self.text(name).removesuffix(".0")
-        if text and text not in choices:
-            raise InputError(self.where, f"{name} must be one of {', '.join(choices)}, got {shown(text)}.")
-        return int(text) if text else None
+    if gbs is not None and mbs is not None and dp is not None and gbs % (dp * mbs):
+        raise InputError(row.where, f"gbs={gbs} must be a multiple of dp * mbs = {dp} * {mbs}; both count sequences.")

@@ -23,9 +23,6 @@ from pipette_opt.worlds.worlds import Worlds
 COLUMNS = ("job", "trial", "row", "iter_time_s", "best_so_far_s", "regret_bound")
 """Columns of the file of trials."""
 
-JOB = ("source", "gpu_name", "model", "seq_len", "gbs", "num_gpus", "attention_kernel", "precision")
-"""Columns that configurations of one job share."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplayJob:
@@ -35,7 +32,7 @@ class ReplayJob:
     Parameters
     ----------
     name
-        Values of the columns of ``JOB``.
+        Name of the job (:func:`job_name`).
     source
         Value of the column ``source``.
     runs
@@ -107,8 +104,9 @@ def replay_jobs(runs: Iterable[MeasuredRun], stack: StackSpec) -> list[ReplayJob
 
 
 def job_name(run: MeasuredRun) -> str:
-    """Return the values that runs of one job share, as text."""
-    return " / ".join(str("" if (value := getattr(run, name)) is None else value) for name in JOB)
+    """Return what runs of one job share: source, GPU, model, tokens, sequences, number of GPUs, kernel, precision."""
+    job = (run.launch.seq_length, run.launch.global_batch_size, run.num_gpus, run.attention_kernel, run.precision)
+    return " / ".join("" if value is None else str(value) for value in (run.source, run.gpu_name, run.model, *job))
 
 
 def replay(job: ReplayJob, worlds: Worlds, *, budget: int, until: float | None = None) -> list[Step]:

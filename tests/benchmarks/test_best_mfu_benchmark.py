@@ -7,7 +7,6 @@ from factories import make_run
 
 from benchmarks.best_mfu import MIN_RUNS, by_kind, mfu_of, text_of
 from pipette_opt.calibrate.cases import Case, make_cases
-from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.stack import read_stack
 from pipette_opt.worlds.best_mfu import read_best_runs
 
@@ -38,8 +37,8 @@ def test_the_best_of_each_kind(tmp_path: Path) -> None:
         {},
         {"iter_time_s": 1.0},
         {"iter_time_s": 0.7, "hidden": 1024},
-        {"iter_time_s": 0.5, "gpu": read_gpu_entry("b200"), "precision": "nvfp4"},
-        {"gpu": read_gpu_entry("h100-80gb"), "precision": "fp8", "source": "a page"},
+        {"iter_time_s": 0.5, "gpu": "b200", "precision": "nvfp4"},
+        {"gpu": "h100-80gb", "precision": "fp8", "source": "a page"},
     )
     assert fp4.instance.training.fp4
     cases = (*[slow] * (MIN_RUNS - 1), fast, *[small] * MIN_RUNS, *[fp4] * (MIN_RUNS - 1), *[eight] * MIN_RUNS)

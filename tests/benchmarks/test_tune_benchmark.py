@@ -1,7 +1,5 @@
 """Searches by trials, compared on tables of measured runs."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from factories import make_run
@@ -28,14 +26,14 @@ pytestmark = pytest.mark.search
 @pytest.fixture(scope="module")
 def job() -> ReplayJob:
     """Five configurations; the second is the fastest, the last ran out of memory."""
-    base = make_run(row=0, num_gpus=16, tp=1, pp=1, dp=16, mbs=1, iter_time_s=1.2, oom=False)
-    rows = [
-        base,
-        replace(base, row=1, tp=2, dp=8, iter_time_s=1.0),
-        replace(base, row=2, tp=4, dp=4, iter_time_s=2.0),
-        replace(base, row=3, tp=8, dp=2, iter_time_s=4.0),
-        replace(base, row=4, mbs=4, iter_time_s=None, oom=True),
+    job = {"tp": 1, "pp": 1, "dp": 16, "mbs": 1, "iter_time_s": 1.2}
+    others = [
+        {"tp": 2, "dp": 8, "iter_time_s": 1.0},
+        {"tp": 4, "dp": 4, "iter_time_s": 2.0},
+        {"tp": 8, "dp": 2, "iter_time_s": 4.0},
+        {"mbs": 4, "iter_time_s": None, "oom": True},
     ]
+    rows = [make_run(**job | other, row=row) for row, other in enumerate([{}, *others])]
     (found,) = replay_jobs(rows, read_stack())
     return found
 

@@ -157,13 +157,13 @@ def test_first_stages_hold_what_nanotron_says() -> None:
     runs = [
         run
         for run in read_runs(FOLDER / "hf_ultrascale_h100.csv")
-        if run.peak_mem_bytes and (run.pp or 1) > 1 and usable_for_memory(run)
+        if run.peak_mem_bytes and run.launch.pipeline_model_parallel_size > 1 and usable_for_memory(run)
     ]
     near = []
     for case in make_cases(runs, read_stack()):
         assert isinstance(case, Case)
         table = stage_table(case.instance.model, case.instance.training, [case.config], stage=0)
-        near.append(abs(float(case.run.extra["local_params_rank0"]) / parameters(table)[0] - 1) < 0.005)
+        near.append(abs(float(case.run.cells["local_params_rank0"]) / parameters(table)[0] - 1) < 0.005)
     assert len(near) > 100
     assert np.mean(near) == 1
 
@@ -189,5 +189,5 @@ def test_unnamed_kernels_have_other_columns(tmp_path: Path) -> None:
     counted = REGRESSORS.index("counted")
     assert (unnamed.other_regressors[:, counted] >= unnamed.regressors[:, counted]).all()
     assert unnamed.other_regressors[:, counted].max() > unnamed.regressors[:, counted].max()
-    named = replace(case, run=replace(case.run, attention_kernel="flash_attention2"))
+    named = replace(case, run=replace(case.run, cells={"attention_kernel": "flash_attention2"}))
     assert memory_run(named).other_regressors is None

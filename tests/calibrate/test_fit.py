@@ -157,7 +157,7 @@ def test_times_in_milliseconds_are_not_fitted() -> None:
         calibrate_runs(slow, DEFAULT_STACK, validate=False)
     fit = calibrate_runs([slow[0], *runs[1:]], DEFAULT_STACK, validate=False)
     assert [one.row for one in fit.left_out] == [0]
-    assert len(fit.runs) == 5
+    assert len(fit.cases) == 5
     assert fit.errors.mean < 0.05
 
 
@@ -214,7 +214,7 @@ def test_copies_of_a_row_are_one_row() -> None:
     assert thrice.record() == once.record()
     assert [(one.row, one.reason) for one in thrice.left_out] == [(1, "a copy of row 0"), (2, "a copy of row 0")]
     again = replace(runs[0], row=1, iter_time_s=1.01 * (runs[0].iter_time_s or 0.0))
-    assert len(calibrate_runs([*runs, again], DEFAULT_STACK).runs) == 2
+    assert len(calibrate_runs([*runs, again], DEFAULT_STACK).cases) == 2
 
 
 def test_few_runs_make_others_hardly_worse() -> None:

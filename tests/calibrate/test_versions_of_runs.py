@@ -18,7 +18,7 @@ pytestmark = pytest.mark.search
 def runs_of(version: str, longer: float, number: int = 9) -> list[MeasuredRun]:
     """What the default stack takes, longer by a factor."""
     runs = [
-        make_run(num_gpus=8 * pp, tp=tp, pp=pp, dp=8 // tp, mbs=mbs, gbs=256, extra={"stack_version": version})
+        make_run(num_gpus=8 * pp, tp=tp, pp=pp, dp=8 // tp, mbs=mbs, gbs=256, stack_version=version)
         for tp in (1, 2, 4)
         for pp in (1, 2, 4)
         for mbs in (1, 2)
@@ -40,7 +40,9 @@ def test_an_older_version_does_not_spoil_the_last() -> None:
     runs = [replace(run, row=row) for row, run in enumerate(runs_of("old", 4 / 3, 18) + runs_of("new", 1.0, 18))]
     fit = calibrate_runs(runs, DEFAULT_STACK, validate=False)
     assert fit.stack.versions == {"old": pytest.approx(4 / 3, rel=0.08)}
-    mixed = calibrate_runs([replace(run, extra={}) for run in runs], DEFAULT_STACK, validate=False)
+    mixed = calibrate_runs(
+        [replace(run, cells={**run.cells, "stack_version": ""}) for run in runs], DEFAULT_STACK, validate=False
+    )
     assert mixed.stack.versions is None
     assert fit.errors.mean < 0.05 < 0.1 < mixed.errors.mean
 
@@ -51,7 +53,7 @@ def test_a_sample_knows_the_last_version() -> None:
     fit = calibrate_runs(runs, DEFAULT_STACK, max_runs=20, validate=False)
     assert fit.stack.versions is not None
     assert list(fit.stack.versions) == ["old"]
-    unnamed = [*runs[:9], replace(runs[-1], row=9, extra={})]
+    unnamed = [*runs[:9], replace(runs[-1], row=9, cells={})]
     fit = calibrate_runs(unnamed, DEFAULT_STACK, validate=False)
     assert fit.stack.versions is None
     assert any("too few of none, as in the last row" in note for note in fit.notes)

@@ -9,7 +9,7 @@ import pytest
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
 from pipette_opt.read import log_lines
-from pipette_opt.read.megatron_args import MegatronArgs, read_megatron_args
+from pipette_opt.read.megatron_args import read_megatron_args
 from pipette_opt.read.megatron_logs import WARM_UP, Reports, import_runs, read_as_log, reports_of
 from pipette_opt.read.runs import MeasuredRun, read_runs
 from pipette_opt.specs import TrainingSpec
@@ -37,12 +37,6 @@ ARGUMENTS = {
     "bf16": "True",
     "padded_vocab_size": "50304",
 }
-
-
-def launch_of(run: MeasuredRun) -> MegatronArgs:
-    """Return the launch of a run that has one."""
-    assert run.launch is not None
-    return run.launch
 
 
 def log(arguments: dict[str, str], times_ms: list[float], more: str = "") -> str:
@@ -80,28 +74,31 @@ def test_a_log_becomes_a_row(tmp_path: Path) -> None:
     assert run.iter_time_s == 2.5
     assert run.peak_mem_bytes == 30 * GIB
     assert run.oom is False
-    assert (run.num_gpus, run.tp, run.pp, run.dp, run.vpp, run.gbs, run.mbs) == (16, 2, 2, 4, 1, 64, 2)
-    launch = launch_of(run)
-    assert (run.kv_heads, launch.use_distributed_optimizer, launch.precision) == (16, True, "bf16")
+    launch = run.launch
+    assert (run.num_gpus, launch.global_batch_size, launch.micro_batch_size) == (16, 64, 2)
+    assert launch.model is not None
+    config = launch.parallel_config(launch.model.num_layers, 16)
+    assert config.label().startswith("tp2 pp2 dp4")
+    assert (launch.model.num_query_groups, launch.use_distributed_optimizer, launch.precision) == (16, True, "bf16")
     assert (launch.recompute_granularity, launch.sequence_parallel) == ("selective", True)
 
 
 @pytest.mark.parametrize(("fp8", "is_fp8"), [("None", False), ("hybrid", True), ("e4m3", True)])
 def test_products_in_fp8(tmp_path: Path, fp8: str, is_fp8: bool) -> None:
     """Megatron prints the format as ``fp8``."""
-    assert launch_of(imported(tmp_path, log({**ARGUMENTS, "fp8": fp8}, [2500.0] * 6))).fp8 == is_fp8
+    assert imported(tmp_path, log({**ARGUMENTS, "fp8": fp8}, [2500.0] * 6)).launch.fp8 == is_fp8
 
 
 def test_sharded_parameters_are_not_the_distributed_optimizer(tmp_path: Path) -> None:
     """Megatron-FSDP is read as such, and its absence, too."""
     plain, sharded = (
-        launch_of(imported(tmp_path / value, log(ARGUMENTS | {"use_megatron_fsdp": value} | more, [2500.0] * 6)))
+        imported(tmp_path / value, log(ARGUMENTS | {"use_megatron_fsdp": value} | more, [2500.0] * 6))
         for value, more in (
             ("False", {}),
             ("True", {"data_parallel_sharding_strategy": "optim_grads_params", "sequence_parallel": "True"}),
         )
     )
-    assert (plain.zero_stage, sharded.zero_stage) == (None, 3)
+    assert (plain.launch.zero_stage, sharded.launch.zero_stage) == (None, 3)
 
 
 def test_an_impossible_log_does_not_cost_the_others(tmp_path: Path) -> None:
@@ -148,7 +145,8 @@ EMBEDDING, LOSS = (f"account_for_{name}_in_pipeline_split" for name in ("embeddi
 def test_stages_of_their_own(tmp_path: Path, arguments: dict[str, str], layers: tuple[int, ...] | None) -> None:
     """Two stages, with what Megatron says of the first and the last."""
     run = imported(tmp_path, log(ARGUMENTS | arguments, [2500.0] * 6))
-    assert run.layers_per_stage == layers
+    assert run.launch.model is not None
+    assert run.launch.layers_per_stage(run.launch.model.num_layers) == layers
 
 
 def test_layers_that_do_not_fit_the_stages_are_said(tmp_path: Path) -> None:
@@ -171,7 +169,7 @@ MIXTURE = {
 
 def test_a_mixture_of_experts_is_one(tmp_path: Path) -> None:
     """Its experts and their degrees are the launch's; what Megatron leaves at ``None`` has no value."""
-    launch = launch_of(imported(tmp_path, log(ARGUMENTS | MIXTURE, [1000.0])))
+    launch = imported(tmp_path, log(ARGUMENTS | MIXTURE, [1000.0])).launch
     assert launch.model is not None
     assert (launch.model.num_experts, launch.model.moe_router_topk, launch.model.moe_ffn_hidden_size) == (8, 2, 1024)
     assert (launch.expert_model_parallel_size, launch.expert_tensor_parallel_size) == (4, 1)
@@ -180,7 +178,7 @@ def test_a_mixture_of_experts_is_one(tmp_path: Path) -> None:
 
 def test_a_dense_model_has_no_experts(tmp_path: Path) -> None:
     """Megatron prints its defaults for them all the same."""
-    launch = launch_of(imported(tmp_path, log(ARGUMENTS | MIXTURE | {"num_experts": "None"}, [1000.0])))
+    launch = imported(tmp_path, log(ARGUMENTS | MIXTURE | {"num_experts": "None"}, [1000.0])).launch
     assert launch.model is not None
     assert launch.model.num_experts is None
 
@@ -188,7 +186,7 @@ def test_a_dense_model_has_no_experts(tmp_path: Path) -> None:
 def test_experts_in_some_layers(tmp_path: Path) -> None:
     """In those that the argument says."""
     layers = {"moe_layer_freq": "([0]*1+[1]*23)"}
-    launch = launch_of(imported(tmp_path, log(ARGUMENTS | MIXTURE | layers, [1000.0])))
+    launch = imported(tmp_path, log(ARGUMENTS | MIXTURE | layers, [1000.0])).launch
     assert launch.model is not None
     assert launch.model.num_moe_layers == 23
 
@@ -245,7 +243,7 @@ def test_ranks_that_write_at_once(tmp_path: Path) -> None:
     run = imported(tmp_path, "\n".join(mixed) + "\n")
     assert run.iter_time_s == 2.5
     assert run.peak_mem_bytes == 2 * GIB
-    assert run.tp == 2
+    assert run.launch.tensor_model_parallel_size == 2
 
 
 def test_a_restarted_job_counts_from_its_last_start(tmp_path: Path) -> None:
@@ -253,7 +251,7 @@ def test_a_restarted_job_counts_from_its_last_start(tmp_path: Path) -> None:
     first = log(ARGUMENTS, [9000.0] * 8)
     second = log(ARGUMENTS | {"micro_batch_size": "1"}, [2500.0] * 4)
     run = imported(tmp_path, first + second)
-    assert (run.iter_time_s, run.mbs) == (2.5, 1)
+    assert (run.iter_time_s, run.launch.micro_batch_size) == (2.5, 1)
 
 
 def test_broken_bytes_cost_nothing(tmp_path: Path) -> None:
@@ -281,7 +279,7 @@ def test_broken_bytes_cost_nothing(tmp_path: Path) -> None:
 def test_kernels_of_attention(tmp_path: Path, arguments: dict[str, str], kernel: str) -> None:
     """What the backend takes, also where Transformer Engine chooses; an unprinted kernel is said to be assumed."""
     run = imported(tmp_path, log(ARGUMENTS | arguments, [100.0]))
-    trained = launch_of(run).training(TrainingSpec(global_batch_size=64, seq_length=2048))
+    trained = run.launch.training(TrainingSpec(global_batch_size=64, seq_length=2048))
     assert trained.attention_kernel == kernel
     assert ("assumed fused" in run.notes) == (not arguments)
 
@@ -298,7 +296,7 @@ def test_the_gpu_is_named_before_the_arguments(tmp_path: Path) -> None:
 )
 def test_modules_that_are_recomputed(tmp_path: Path, modules: str, recompute: tuple[str, ...]) -> None:
     """Selective recomputation of other modules than the core does not pass for that of the core."""
-    launch = launch_of(imported(tmp_path, log(ARGUMENTS | MIXTURE | {"recompute_modules": modules}, [2500.0] * 6)))
+    launch = imported(tmp_path, log(ARGUMENTS | MIXTURE | {"recompute_modules": modules}, [2500.0] * 6)).launch
     assert set(launch.recompute_modules) == set(recompute)
 
 
@@ -314,7 +312,7 @@ def test_overlap_and_dispatchers(tmp_path: Path) -> None:
     overlap = {"overlap_grad_reduce": "True", "overlap_param_gather": "False", "cuda_graph_impl": "none"}
     tokens = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}
     beside = {"overlap_moe_expert_parallel_comm": "False", "fp8": "hybrid", "fp8_recipe": "mxfp8"}
-    launch = launch_of(imported(tmp_path, log(ARGUMENTS | MIXTURE | overlap | tokens | beside, [2500.0] * 6)))
+    launch = imported(tmp_path, log(ARGUMENTS | MIXTURE | overlap | tokens | beside, [2500.0] * 6)).launch
     assert (launch.overlap_grad_reduce, launch.overlap_param_gather) == (True, False)
     assert launch.moe_token_dispatcher_type == "flex"
     assert launch.training_fields["fp8_recipe"] == "mxfp8"
@@ -323,7 +321,7 @@ def test_overlap_and_dispatchers(tmp_path: Path) -> None:
 def test_a_plain_dispatcher(tmp_path: Path) -> None:
     """Megatron prints ``moe_flex_dispatcher_backend`` whatever the type."""
     tokens = {"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}
-    launch = launch_of(imported(tmp_path, log(ARGUMENTS | MIXTURE | tokens, [2500.0] * 6)))
+    launch = imported(tmp_path, log(ARGUMENTS | MIXTURE | tokens, [2500.0] * 6)).launch
     assert launch.moe_token_dispatcher_type == "alltoall"
     assert not launch.overlap_grad_reduce
 
@@ -335,7 +333,10 @@ def test_tags_do_not_matter(tmp_path: Path, tag: str) -> None:
     """A log behind a launcher's tags has the row of the log alone."""
     text = log(ARGUMENTS, [9000.0, 4000.0, 3000.0, 2400.0, 2500.0, 2700.0])
     run = imported(tmp_path, "".join(f"{tag}{line}\n" for line in text.splitlines()))
-    assert (run.iter_time_s, run.tp, run.gbs, run.vocab) == (2.5, 2, 64, 50304)
+    launch = run.launch
+    assert (run.iter_time_s, launch.tensor_model_parallel_size, launch.global_batch_size) == (2.5, 2, 64)
+    assert launch.model is not None
+    assert launch.model.vocab_size == 50304
 
 
 PRIMUS = "\x1b[32m[20260610 11:02:13][rank-7/8][INFO ] \x1b[0m [---------trainer.py:1553] : "
@@ -361,7 +362,7 @@ def test_a_batch_that_is_ramped_up(tmp_path: Path) -> None:
     text = log(ARGUMENTS, [1000.0] * 8 + [2500.0] * 4)
     head, rest = text.split(" iteration        9/", 1)
     run = imported(tmp_path, head.replace("batch size:    64", "batch size:    32") + " iteration        9/" + rest)
-    assert (run.iter_time_s, run.gbs) == (2.5, 64)
+    assert (run.iter_time_s, run.launch.global_batch_size) == (2.5, 64)
 
 
 def test_out_of_memory_after_some_iterations(tmp_path: Path) -> None:
@@ -374,7 +375,7 @@ def test_out_of_memory_after_some_iterations(tmp_path: Path) -> None:
 def test_full_recomputation_of_some_layers(tmp_path: Path) -> None:
     """``block`` with fewer layers than a stage has does not pass for all of them."""
     block = {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": "5"}
-    launch = launch_of(imported(tmp_path, log(ARGUMENTS | block, [2500.0] * 6)))
+    launch = imported(tmp_path, log(ARGUMENTS | block, [2500.0] * 6)).launch
     assert (launch.recompute_method, launch.recompute_num_layers) == ("block", 5)
 
 

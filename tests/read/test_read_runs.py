@@ -9,7 +9,8 @@ import pytest
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.units import GIB
 from pipette_opt.read.precision_words import precision_of
-from pipette_opt.read.runs import COLUMNS, REQUIRED, SHAPE, find_run_gpu, read_runs, unused_columns
+from pipette_opt.read.run_models import SHAPE
+from pipette_opt.read.runs import COLUMNS, REQUIRED, MeasuredRun, find_run_gpu, read_runs, unused_columns
 
 SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared"))
 FIELD_CASES = SHARED / "measured" / "field_cases.csv"
@@ -50,14 +51,14 @@ def write(path: Path, *rows: dict[str, str]) -> Path:
 def test_a_row_is_read_in_base_units(tmp_path: Path) -> None:
     """GiB become bytes, empty cells None, further columns stay text."""
     (run,) = read_runs(write(tmp_path / "runs.csv", GOOD | {"zero_stage": "1.0", "mine": "x"}))
-    assert (run.row, run.tp, run.pp, run.dp, run.vpp, run.cp) == (0, 2, 2, 4, 1, 1)
+    launch = run.launch
+    assert (run.row, launch.tensor_model_parallel_size, launch.pipeline_model_parallel_size) == (0, 2, 2)
     assert run.gpu is not None
     assert run.gpu.gpu.name == "a100-80gb"
     assert run.peak_mem_bytes == 41.5 * GIB
-    assert run.zero_stage == 1
-    assert run.seq_parallel is None
-    assert run.recompute is None
-    assert run.extra == {"mine": "x"}
+    assert (launch.use_distributed_optimizer, launch.sequence_parallel) == (True, False)
+    assert launch.recompute_granularity is None
+    assert run.cells == GOOD | {"zero_stage": "1.0", "mine": "x"}
 
 
 def test_optional_columns_are_words_in_any_case_or_nothing(tmp_path: Path) -> None:
@@ -65,8 +66,14 @@ def test_optional_columns_are_words_in_any_case_or_nothing(tmp_path: Path) -> No
     known = {"tied_embeddings": "TRUE", "kv_channels": "128.0", "peak_mem_stage": "1"}
     nothing = dict.fromkeys(known, "NaN") | {"peak_mem_stage": "Last"}
     first, second = read_runs(write(tmp_path / "runs.csv", GOOD | known, GOOD | nothing))
-    assert first.extra == known
-    assert second.extra == dict.fromkeys(known, "") | {"peak_mem_stage": "Last"}
+    assert first.cells == GOOD | known
+    assert second.cells == GOOD | dict.fromkeys(known, "") | {"peak_mem_stage": "Last"}
+
+
+def shape_of(run: MeasuredRun) -> tuple[int, ...] | None:
+    """Sizes of a run's model; None without a model."""
+    model = run.launch.model
+    return None if model is None else (*(getattr(model, name) for name in SHAPE.values()), model.vocab_size)
 
 
 SHAPELESS = {name: text for name, text in GOOD.items() if name not in (*SHAPE, "vocab")}
@@ -80,19 +87,20 @@ def test_a_model_gives_the_shape_that_a_row_lacks(tmp_path: Path) -> None:
     names = ("Llama-3-8B", "meta-llama/Llama-3.1-8B", "mine.json", "mixtral-8x7b")
     path = write(tmp_path / "runs.csv", *(SHAPELESS | {"model": name, "iter_time_s": "9"} for name in names))
     first, second, own, experts = read_runs(path)
-    assert (first.num_layers, first.hidden, first.ffn_hidden, first.kv_heads) == (32, 4096, 14336, 8)
-    assert second.spec is not None
-    assert second.vocab == second.spec.vocab_size == 128256
-    assert (own.num_layers, own.hidden, own.heads, own.vocab) == (4, 256, 8, 1000)
-    assert experts.extra["num_experts"] == "8"
+    assert shape_of(first) == (32, 4096, 14336, 32, 8, 128256)
+    assert shape_of(second) == (32, 4096, 14336, 32, 8, 128256)
+    assert shape_of(own) == (4, 256, 512, 8, 2, 1000)
+    assert experts.launch.model is not None
+    assert experts.launch.model.num_experts == 8
 
 
 def test_a_model_completes_a_shape_that_agrees_with_it(tmp_path: Path) -> None:
     """A row that names its model and gives only the number of layers is that model; with other layers it stays open."""
     named = SHAPELESS | {"model": "llama-3-8b", "iter_time_s": "9"}
     whole, cut = read_runs(write(tmp_path / "runs.csv", named | {"num_layers": "32"}, named | {"num_layers": "8"}))
-    assert (whole.hidden, whole.heads) == (4096, 32)
-    assert (cut.num_layers, cut.hidden) == (8, None)
+    assert shape_of(whole) == (32, 4096, 14336, 32, 8, 128256)
+    assert shape_of(cut) is None
+    assert cut.unpredictable == "hidden, heads not given"
 
 
 def test_a_shape_that_is_given_counts(tmp_path: Path) -> None:
@@ -100,17 +108,16 @@ def test_a_shape_that_is_given_counts(tmp_path: Path) -> None:
     cut = GOOD | {"model": "llama-3-8b", "num_layers": "8"}
     vocab = SHAPELESS | {"model": "llama-3-8b", "vocab": "32000", "iter_time_s": "9"}
     eight, small, other = read_runs(write(tmp_path / "runs.csv", cut, vocab, SHAPELESS | {"model": "mine"}))
-    assert (eight.num_layers, eight.hidden, eight.spec) == (8, 2048, None)
-    assert small.spec is not None
-    assert small.spec.vocab_size == small.vocab == 32000
-    assert (other.num_layers, other.spec) == (None, None)
+    assert shape_of(eight) == (8, 2048, 8192, 16, 16, 50257)
+    assert shape_of(small) == (32, 4096, 14336, 32, 8, 32000)
+    assert shape_of(other) is None
 
 
 def test_words_as_tables_have_them(tmp_path: Path) -> None:
     """Truths that were numbers, and precisions in words."""
     words = {"seq_parallel": "1.0", "precision": "fp8 rowwise", "overlap_grad_reduce": "On"}
     (run,) = read_runs(write(tmp_path / "runs.csv", GOOD | words))
-    assert run.seq_parallel is True
+    assert run.launch.sequence_parallel is True
     assert precision_of(run.precision) == "tensorwise"
 
 
@@ -179,7 +186,7 @@ def test_field_cases_are_read_with_their_shapes() -> None:
     """Every row of a table that names its models by presets has a shape."""
     runs = read_runs(FIELD_CASES)
     assert len(runs) == 15
-    assert all(run.spec is not None and run.num_layers for run in runs)
+    assert all(run.launch.model is not None for run in runs)
 
 
 def test_columns_that_nothing_reads_are_counted(tmp_path: Path) -> None:

@@ -22,14 +22,14 @@ def steps_of(runs: list[MeasuredRun], *, budget: int = 8, until: float | None = 
     return [step for job in jobs for step in replay(job, plain_worlds(), budget=budget, until=until)]
 
 
-def table() -> list[MeasuredRun]:
+def table(**cells: object) -> list[MeasuredRun]:
     """Four configurations of a job: a fast, a slow, one out of memory, and one of which nothing is known."""
-    base = make_run(row=0, num_gpus=16, tp=2, pp=1, dp=8, mbs=1, iter_time_s=1.0, oom=False)
+    job = {"tp": 2, "pp": 1, "dp": 8, "mbs": 1} | cells
     return [
-        base,
-        replace(base, row=1, tp=8, dp=2, iter_time_s=2.0),
-        replace(base, row=2, tp=1, dp=16, mbs=2, iter_time_s=None, oom=True),
-        replace(base, row=3, tp=4, dp=4, iter_time_s=None, oom=None),
+        make_run(**job),
+        make_run(**job | {"row": 1, "tp": 8, "dp": 2, "iter_time_s": 2.0}),
+        make_run(**job | {"row": 2, "tp": 1, "dp": 16, "mbs": job["mbs"] and 2, "iter_time_s": None, "oom": True}),
+        make_run(**job | {"row": 3, "tp": 4, "dp": 4, "iter_time_s": None, "oom": None}),
     ]
 
 
@@ -58,7 +58,7 @@ def test_times_decide_nothing_before_they_are_tried() -> None:
 def test_jobs_are_apart() -> None:
     """Runs with another batch are another job, with trials of its own."""
     runs = table()
-    other = [replace(run, row=run.row + 10, gbs=(run.gbs or 1) * 2) for run in runs]
+    other = [replace(run, row=run.row + 10) for run in table(gbs=128)]
     steps = steps_of([*runs, *other])
     assert len({step.job for step in steps}) == 2
     assert steps[3].trial == 1
@@ -74,7 +74,7 @@ def test_budget_and_regret_end_a_job() -> None:
 def test_rows_that_cannot_be_predicted_come_last() -> None:
     """A configuration without a micro-batch has no predicted time; it is tried last, without a bound before."""
     runs = table()
-    steps = steps_of([replace(runs[0], row=9, mbs=None, iter_time_s=0.5), *runs])
+    steps = steps_of([replace(table(mbs=None)[0], row=9, iter_time_s=0.5), *runs])
     assert steps[-1].row == 9
     assert steps[-1].best_s == 0.5
     assert all(step.regret is None for step in steps[:-1])
@@ -82,7 +82,7 @@ def test_rows_that_cannot_be_predicted_come_last() -> None:
 
 def test_a_job_of_which_nothing_is_predicted() -> None:
     """Its rows are tried in the order of the table, and no bound is given."""
-    steps = steps_of([replace(run, mbs=None) for run in table()])
+    steps = steps_of(table(mbs=None))
     assert [step.row for step in steps] == [0, 1, 2]
     assert [step.regret for step in steps] == [None, None, None]
     assert steps[-1].best_s == 1.0

@@ -1,7 +1,7 @@
 """What is known of the sources of public measurements, in columns of a row."""
 
 import pytest
-from factories import make_run
+from factories import GPT_RUN, make_run
 
 from benchmarks.backtest.sources import described
 
@@ -19,8 +19,8 @@ from benchmarks.backtest.sources import described
 )
 def test_columns_of_sources(source: str, model: str, given: dict[str, str], expected: dict[str, str]) -> None:
     """A cell that the file fills stays; other sources gain none."""
-    (run,) = described([make_run(source=source, model=model, extra=given)])
-    assert run.extra == expected
+    (run,) = described([make_run(source=source, model=model, **given)])
+    assert {name: run.cells[name] for name in run.cells.keys() - GPT_RUN.keys()} == expected
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,6 @@ def test_columns_of_sources(source: str, model: str, given: dict[str, str], expe
 def test_expert_degrees_are_read_from_notes(source: str, model: str, notes: str, expected: dict[str, str]) -> None:
     """A degree of 1 says nothing; NVIDIA's recipes do not split experts by tensor ranks."""
     (run,) = described([make_run(source=source, model=model, notes=notes)])
-    assert run.extra == expected
-    (told,) = described([make_run(source=source, model=model, notes=notes, extra={"ep": "2"})])
-    assert told.extra["ep"] == "2"
+    assert {name: run.cells[name] for name in run.cells.keys() - GPT_RUN.keys() - {"notes"}} == expected
+    (told,) = described([make_run(source=source, model=model, notes=notes, ep="2")])
+    assert told.cells["ep"] == "2"

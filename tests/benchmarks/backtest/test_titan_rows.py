@@ -7,7 +7,7 @@ from benchmark_modules import loaded
 from factories import make_run
 
 from pipette_opt.calibrate.cases import make_case
-from pipette_opt.read.runs import MeasuredRun, find_run_gpu
+from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.specs import DEFAULT_STACK
 
 
@@ -21,8 +21,7 @@ def titan(**changes: object) -> MeasuredRun:
     """FSDP on 16 H100."""
     fields: dict[str, object] = {
         "source": "torchtitan-benchmarks",
-        "gpu": find_run_gpu("H100"),
-        "gpu_name": "H100-80GB",
+        "gpu": "H100-80GB",
         "model": "Llama-3.1-8B",
         "tp": 1,
         "pp": 1,

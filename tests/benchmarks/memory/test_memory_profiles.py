@@ -8,8 +8,6 @@ from factories import make_run
 
 from benchmarks.memory.profiles import Peak, described, errors, page, peaks_among
 from pipette_opt.base.units import GIB
-from pipette_opt.read.gpus import read_gpu_entry
-from pipette_opt.read.run_models import run_model
 from pipette_opt.read.runs import MeasuredRun
 from pipette_opt.read.stack import read_stack
 
@@ -27,7 +25,7 @@ LAYER_7B = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
 
 def peak_of(stack: str, **columns: Any) -> Peak:
     """A row of 8 H100 by the shipped stack."""
-    gpus = {"gpu": read_gpu_entry("h100-80gb"), "gpu_name": "H100", "num_gpus": 8, "tp": 1, "pp": 1, "dp": 8}
+    gpus = {"gpu": "H100", "num_gpus": 8, "tp": 1, "pp": 1, "dp": 8}
     run = make_run(**gpus | {"mbs": 1, "gbs": 8, "zero_stage": 3, "peak_mem_bytes": 40 * GIB} | columns)
     (found,) = peaks_among([run], read_stack(stack).memory)
     return found
@@ -35,16 +33,21 @@ def peak_of(stack: str, **columns: Any) -> Peak:
 
 def llama(stack: str, **columns: Any) -> float:
     """Prediction of Llama 3 8B with 8192 tokens, all layers recomputed, GiB."""
-    job = {"model": "llama-3-8b", "seq_len": 8192, "recompute": "full", "recompute_text": "full"}
+    job = {"model": "llama-3-8b", "seq_len": 8192, "recompute": "full"}
     return peak_of(stack, **LLAMA_8B | job | columns).profile_gib
+
+
+def parameters_of(**cells: object) -> int:
+    """Parameters of the model of a row."""
+    model = make_run(**cells).launch.model
+    assert model is not None
+    return model.num_parameters
 
 
 def test_parameters_of_the_models() -> None:
     """Numbers of the hand counts below are those of the models."""
-    assert run_model(make_run(model="llama-3-8b", **LLAMA_8B)).num_parameters == PARAMETERS
-    assert run_model(make_run(model="internlm-7b", **INTERNLM_7B)).num_parameters == (
-        32 * LAYER_7B + 2 * 103168 * 4096 + 4096
-    )
+    assert parameters_of(model="llama-3-8b", **LLAMA_8B) == PARAMETERS
+    assert parameters_of(model="internlm-7b", **INTERNLM_7B) == (32 * LAYER_7B + 2 * 103168 * 4096 + 4096)
 
 
 @pytest.mark.parametrize(("notes", "of_logit"), [("torchtitan", 6), ("torchtitan, no compile", 14)])
@@ -77,7 +80,7 @@ def test_internevo_by_hand() -> None:
     16-bit weights and gradients and 12 bytes of state; a flat copy of the gradients in 16 and one in 32 bits; two
     temporary tensors of Adam. Gaps of 4 % on the state and the fp32 gradients, and two buckets.
     """
-    job = {"model": "internlm-7b", "seq_len": 2048, "recompute": "full", "zero_stage": 1, "recompute_text": "full"}
+    job = {"model": "internlm-7b", "seq_len": 2048, "recompute": "full", "zero_stage": 1}
     columns = INTERNLM_7B | job | {"source": "InternEvo", "num_gpus": 4, "pp": 4, "dp": 1, "gbs": 4}
     size = 8 * LAYER_7B + 103168 * 4096 + 4096
     by_hand = (1.04 * (16 + 4) + 10) * size / GIB + 0.0625 + 2 * 2 * 5e8 / GIB
@@ -87,7 +90,8 @@ def test_internevo_by_hand() -> None:
 def test_rows_have_what_their_notes_say() -> None:
     """Of torchtitan, recomputation by operation; other rows stay as they are."""
     titan = make_run(source="pytorch/ao", notes="torchtitan, FSDP2", recompute="selective", gbs=None)
-    assert (described(titan).recompute, described(titan).gbs) == ("ops", 8)
+    launch = described(titan).launch
+    assert (launch.recompute_modules, launch.global_batch_size) == (("ops",), 8)
     other = make_run(recompute="selective")
     assert described(other) == other
 

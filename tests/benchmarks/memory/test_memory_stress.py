@@ -31,7 +31,7 @@ def test_what_is_judged_was_not_seen() -> None:
         assert {run.num_gpus for run in tested} == {32}
         name = split.name.split()[0]
         values = "model" if name == "without" else name
-        assert not {getattr(run, values) for run in known} & {getattr(run, values) for run in tested}
+        assert not {run.cells[values] for run in known} & {run.cells[values] for run in tested}
 
 
 @needs_measurements

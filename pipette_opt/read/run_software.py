@@ -6,13 +6,15 @@ Columns of a row override them: ``overlap_grad_reduce``, ``overlap_param_gather`
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pipette_opt.read.run_models import run_flag
-from pipette_opt.read.runs import FRAMEWORK_COLUMN, TUNED_COLUMN, MeasuredRun
 from pipette_opt.specs.precision import Fp8Recipe
 from pipette_opt.specs.stack import Family
+
+FRAMEWORK_COLUMN = "framework"
+"""Optional column: name of the training software, whose defaults fill empty cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,23 +123,15 @@ Patterns of framework names in lower case, with their defaults; the first match 
 """
 
 
-def software_of(run: MeasuredRun) -> Software:
-    """Return the defaults of the framework that a run names; Megatron-LM's if it names none."""
-    return _named(run) or MEGATRON_LM
+def software_of(cells: Mapping[str, str]) -> Software:
+    """Return the defaults of the framework that a row names; Megatron-LM's if it names none."""
+    return named_software(cells) or MEGATRON_LM
 
 
-def named_family(run: MeasuredRun) -> Family | None:
-    """Return ``recipes`` for a run that its row calls tuned, else the family of its framework; ``None`` without one."""
-    if run_flag(run, TUNED_COLUMN, False):
-        return "recipes"
-    named = _named(run)
-    return None if named is None else named.family
-
-
-def _named(run: MeasuredRun) -> Software | None:
-    """Return the framework in a run's column ``framework``, else in its ``source``, else in its ``notes``."""
-    for text in (run.extra.get(FRAMEWORK_COLUMN, ""), run.source, run.notes):
+def named_software(cells: Mapping[str, str]) -> Software | None:
+    """Return the framework in a row's column ``framework``, else in its ``source``, else in its ``notes``."""
+    for column in (FRAMEWORK_COLUMN, "source", "notes"):
         for name, software in SOFTWARE:
-            if name.search(text.lower()):
+            if name.search(cells.get(column, "").lower()):
                 return software
     return None
