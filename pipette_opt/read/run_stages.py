@@ -11,6 +11,9 @@ from pipette_opt.specs import ModelSpec
 FIRST_PARAMETERS_COLUMN = "local_params_rank0"
 """Optional column: number of parameters of rank 0, to at least three digits, as nanotron reports it."""
 
+MAX_STAGES = 100_000
+"""Largest number of pipeline stages that is read, so that a damaged cell does not fill the memory. Chosen."""
+
 
 def layers_in_column(row: Cells) -> tuple[int, ...] | None:
     """Return the layers of each stage in column ``layers_per_stage``; ``None`` if it is empty."""
@@ -36,8 +39,8 @@ def stage_layers(row: Cells, model: ModelSpec, tp: int, pp: int, chunks: int) ->
         Model chunks of each stage.
     """
     given, num_layers = layers_in_column(row), model.num_layers
-    if pp > num_layers:
-        raise InputError(row.where, f"pp={pp} stages need as many layers, got {num_layers}.")
+    if pp > MAX_STAGES:
+        raise InputError(row.where, f"pp must be at most {MAX_STAGES:,}, got {pp:,}.")
     if given is not None:
         if len(given) != pp or sum(given) != num_layers:
             problem = f"layers_per_stage={given} must be {pp} numbers with the sum {num_layers}."
