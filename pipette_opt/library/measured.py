@@ -9,6 +9,7 @@ from hashlib import blake2b
 from itertools import combinations
 from math import exp, inf, log
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,7 @@ from pipette_opt.read.megatron_logs import SUFFIXES, import_runs
 from pipette_opt.read.megatron_words import read_words
 from pipette_opt.read.runs import MeasuredRun, read_row, read_runs
 from pipette_opt.read.scripts import script_environment
+from pipette_opt.read.settings_files import settings_file
 from pipette_opt.report.plan_file import read_plan
 from pipette_opt.simulate.least_times import peak_gpu_seconds
 from pipette_opt.specs import ClusterSpec, Instance, StackSpec
@@ -483,7 +485,14 @@ def _with_log(run: _Run, logs: Sequence[Path]) -> _Run:
 def _launch(job: Job, place: str) -> _Run:
     """Return a run of a launch of which nothing is measured yet."""
     is_json = Path(place).suffix.lower() == ".json" and not is_folder(place)
-    return _planned(job, Path(place)) if is_json and not is_launch(read_text(place)) else _started(job, place)
+    return _planned(job, Path(place)) if is_json and not _is_launch(place) else _started(job, place)
+
+
+def _is_launch(place: str) -> bool:
+    """Return whether a JSON file is a launch, as ``capture`` writes it or as the settings of a framework."""
+    text = read_text(place)
+    file = settings_file(text, place)
+    return is_launch(text) or (file is not None and file.framework is not None)
 
 
 def _planned(job: Job, path: Path) -> _Run:
@@ -506,13 +515,16 @@ def _started(job: Job, place: str) -> _Run:
         place = str(launch_in(Path(place) if is_folder(place) else Path(place).parent))
     given = read_megatron_args(place, OPTION, job.environment)
     training, cluster = job.instance.training, job.instance.cluster
-    sizes = {name: getattr(given, name) or getattr(training, name) for name in ("global_batch_size", "seq_length")}
+    available = cluster.num_nodes * cluster.gpus_per_node
+    num_gpus = given.num_processes or _started_gpus(job, given) or job.num_gpus
+    sizes: dict[str, Any] = {
+        "global_batch_size": given.batch_on(num_gpus or available) or training.global_batch_size,
+        "seq_length": given.seq_length or training.seq_length,
+    }
     model = given.model or job.instance.model
     theirs = replace(job, instance=replace(job.instance, model=model, training=replace(training, **sizes)))
     instance = as_trained(theirs, given)
     check_one_model(model, instance.training, given)
-    available = cluster.num_nodes * cluster.gpus_per_node
-    num_gpus = _started_gpus(job, given) or job.num_gpus
     if num_gpus is not None and num_gpus > available:
         raise InputError(
             place, f"starts {num_gpus} GPUs, but the job's hosts have {available}; give a larger run in a runs.csv."

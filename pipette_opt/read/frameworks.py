@@ -36,6 +36,8 @@ class Framework:
         Module of :mod:`pipette_opt.frameworks` that reads its launches; empty if none does.
     in_python
         Whether its settings files are programs in Python.
+    logs
+        Patterns of the reports in its logs; their groups are fields of :class:`Report`.
     overrides
         Whether its launches override fields of megatron-core, and are read if they leave nothing open that sizes a job.
     hint
@@ -53,6 +55,7 @@ class Framework:
     read: bool = False
     reader: str = ""
     in_python: bool = False
+    logs: tuple[str, ...] = ()
     overrides: bool = False
     hint: str = ""
 
@@ -79,11 +82,62 @@ def is_command(words: Sequence[str], commands: str) -> bool:
     return any(list(words[: len(command)]) == command for command in wanted)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """
+    Report of an iteration in the log of a framework; ``None`` where it does not say.
+
+    Parameters
+    ----------
+    step
+        Number of the iteration.
+    seconds
+        Seconds of an iteration.
+    tokens_per_gpu_s, samples_per_s
+        Tokens per second of each GPU, and sequences per second of all.
+    reserved_gib
+        Memory that PyTorch reserved on the GPU of the process, GiB.
+    """
+
+    step: float | None = None
+    seconds: float | None = None
+    tokens_per_gpu_s: float | None = None
+    samples_per_s: float | None = None
+    reserved_gib: float | None = None
+
+    def iteration_s(self, global_batch_size: int, seq_length: int, num_gpus: int) -> float | None:
+        """Return the seconds of an iteration of these sequences and tokens; ``None`` without any rate."""
+        if self.seconds is not None:
+            return self.seconds
+        if self.samples_per_s:
+            return global_batch_size / self.samples_per_s
+        return global_batch_size * seq_length / self.tokens_per_gpu_s / num_gpus if self.tokens_per_gpu_s else None
+
+
+def report_in(line: str) -> Report | None:
+    """Return the last report of a framework in a line of a log; ``None`` if the line has none."""
+    for pattern in _log_patterns():
+        found = list(pattern.finditer(line[:MAX_REPORT_CHARACTERS]))
+        if found:
+            numbers = {name: float(text.replace(",", "")) for name, text in found[-1].groupdict().items() if text}
+            return Report(**numbers)
+    return None
+
+
+MAX_REPORT_CHARACTERS = 2_000
+"""Longest part of a line that may hold a report. Chosen."""
+
+
+@cache
+def _log_patterns() -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(pattern, re.ASCII) for framework in frameworks() for pattern in framework.logs)
+
+
 @cache
 def frameworks() -> tuple[Framework, ...]:
     """Return the frameworks of ``data/frameworks.toml``, the most specific first."""
     rows = tomllib.loads(shipped_path("data", "frameworks.toml").read_text(encoding="utf-8"))["frameworks"]
-    return tuple(Framework(**row) for row in rows)
+    return tuple(Framework(**{**row, "logs": tuple(row.get("logs", ()))}) for row in rows)
 
 
 def is_framework_command(words: Sequence[str]) -> bool:

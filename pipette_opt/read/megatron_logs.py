@@ -5,13 +5,14 @@ import io
 import logging
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_bytes
 from pipette_opt.base.units import whole_number
+from pipette_opt.read.frameworks import Report, report_in
 from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like
 from pipette_opt.read.log_lines import MAX_CHARACTERS, MAX_LINES, Log, within_caps
 from pipette_opt.read.megatron_printed import ARGUMENT, HEADER, words_of
@@ -158,6 +159,8 @@ class Reports:
         Number of reported iterations left out as warm-up.
     time_line
         Number of the line with the last time; 0 without times.
+    others
+        Reports of other frameworks.
     """
 
     arguments: dict[str, str] = field(default_factory=dict)
@@ -170,6 +173,7 @@ class Reports:
     has_mention: bool = False
     warm_up: int = WARM_UP
     time_line: int = 0
+    others: list[Report] = field(default_factory=list)
 
     def add(self, line: str) -> bool:
         """Add the report in a line; return whether the line has one. Only an incomplete last line has no line break."""
@@ -193,8 +197,11 @@ class Reports:
         self.used_gib += [float(hip[1])] if hip else []
         self.has_error |= error
         self.has_mention |= mention
+        other = None if time or memory else report_in(line)
+        self.others += [] if other is None else [other]
         return bool(
             time
+            or other
             or memory
             or hip
             or error
@@ -204,10 +211,22 @@ class Reports:
             or _GPU.search(line)
         )
 
+    def with_others(self, global_batch_size: int, seq_length: int, num_gpus: int) -> "Reports":
+        """Return the reports with those of another framework, of an iteration of these sizes; unchanged without any."""
+        if self.times or not self.others:
+            return self
+        found = [(other, other.iteration_s(global_batch_size, seq_length, num_gpus)) for other in self.others]
+        return replace(
+            self,
+            times=[(seconds, "") for _, seconds in found if seconds is not None],
+            has_first=self.others[0].step == 1,
+            reserved_gib=[other.reserved_gib for other in self.others if other.reserved_gib is not None],
+        )
+
     @property
     def oom(self) -> bool:
         """Return whether memory ran out: by an error, or by a mention of it in a log without an iteration."""
-        return self.has_error or (self.has_mention and not self.times)
+        return self.has_error or (self.has_mention and not (self.times or self.others))
 
     @property
     def batch(self) -> str:

@@ -172,7 +172,8 @@ def _read(file: Path, expected: Mapping[str, str], warm_up: int) -> _ReadLog:
     if differing:
         problem = f"{file.name} is of another layout: {', '.join(differing)}"
         return _ReadLog(file.name, NoResult(problem=problem, is_wrong=True))
-    return _ReadLog(file.name, _result(file.name, reports), is_checked=bool(printed))
+    sizes = [int(expected[name]) for name in ("global_batch_size", "seq_length", "world_size")]
+    return _ReadLog(file.name, _result(file.name, reports.with_others(*sizes)), is_checked=bool(printed))
 
 
 def _result(name: str, reports: Reports) -> LogResult | NoResult:

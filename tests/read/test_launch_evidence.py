@@ -100,7 +100,6 @@ def test_options_of_launchers_that_shard() -> None:
     [
         ("--bf16 --seed 3", "Given: '--bf16 --seed 3'"),
         ("torchrun pretrain_gpt.py", "pretrain_gpt.py is given none of Megatron-LM's"),
-        ("deepspeed train_ner.py", "train_ner.py, started by DeepSpeed, is given none"),
         ("torchrun train.py conf/c.yaml", "Further settings are in conf/c.yaml"),
         ("torchrun pretrain_gpt.py $MORE", "not set, and taken for empty: MORE"),
     ],
