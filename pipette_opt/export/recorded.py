@@ -24,7 +24,11 @@ def recorded_training(plan: Plan) -> TrainingSpec:
 
     The installed library chooses FlashAttention 2 or 3, not an option of a format: 2 counts as the default, 3.
     """
-    training = _recorded(plan, "training", TrainingSpec)
+    return written_training(_recorded(plan, "training", TrainingSpec))
+
+
+def written_training(training: TrainingSpec) -> TrainingSpec:
+    """Return training settings as formats write them, see :func:`recorded_training`."""
     return replace(training, flash_version=3) if training.flash_version == 2 else training
 
 

@@ -17,7 +17,7 @@ import yaml
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.environment import CUDA_ORDER, nccl_settings
 from pipette_opt.export.nodes import node_shares
-from pipette_opt.export.recorded import recorded_training, refuse_async_sends, refuse_unwritten
+from pipette_opt.export.recorded import recorded_training, refuse_async_sends, refuse_unwritten, written_training
 from pipette_opt.export.shell import quoted
 from pipette_opt.export.target import PER_HOST, Target
 from pipette_opt.export.torchrun import launch_script, nodes_file
@@ -29,7 +29,7 @@ from pipette_opt.read.model import read_model
 from pipette_opt.read.model_names import preset_called
 from pipette_opt.read.setting_table import Row, Values, approximated, pattern_of, refused, values_of
 from pipette_opt.read.sizing_words import Given
-from pipette_opt.specs import NotModelled, TrainingSpec
+from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
 
 CONFIG_FILE = "accelerate.yaml"
 
@@ -424,6 +424,11 @@ def _text(plan: Plan, keys: dict[str, Any]) -> str:
             "# (Accelerator.no_sync); a loop of your own with sync_each_batch keeps shards.\n"
         )
     return head + yaml.safe_dump(keys, sort_keys=False)
+
+
+def check(model: ModelSpec, training: TrainingSpec) -> None:
+    """Raise ``InputError`` for training that Accelerate does not have."""
+    refuse_unwritten("accelerate", written_training(training), TRAINING_FIELDS)
 
 
 def _refuse(plan: Plan, training: TrainingSpec) -> None:

@@ -24,6 +24,7 @@ from pipette_opt.export.recorded import (
     refuse_second_order,
     refuse_unwritten,
     tensor_overlap_remark,
+    written_training,
 )
 from pipette_opt.export.shell import MASTER_PORT, array_lines, comment, master_lines, quoted
 from pipette_opt.export.target import Target
@@ -32,7 +33,7 @@ from pipette_opt.read.foreign import Source
 from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.setting_table import Row, Values, approximated, nested, pattern_of, refused, values_of
 from pipette_opt.read.sizing_words import Given
-from pipette_opt.specs import TrainingSpec
+from pipette_opt.specs import ModelSpec, TrainingSpec
 
 SOFTWARE = "deepspeed"
 
@@ -358,6 +359,11 @@ def settings(plan: Plan) -> dict[str, Any]:
         wide = "fp32" if training.accumulate_allreduce_grads_in_fp32 else training.precision
         found |= {f"{training.precision}.enabled": True, SUMS: wide, "communication_data_type": wide}
     return found
+
+
+def check(model: ModelSpec, training: TrainingSpec) -> None:
+    """Raise ``InputError`` for training that DeepSpeed does not have."""
+    refuse_unwritten("DeepSpeed", written_training(training), TRAINING_FIELDS)
 
 
 def _refuse(plan: Plan, training: TrainingSpec) -> None:

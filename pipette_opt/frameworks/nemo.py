@@ -22,7 +22,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.export import megatron
 from pipette_opt.export.checks import check_megatron_can, context_levels, expert_tensor_size, refuse_operations
 from pipette_opt.export.megatron import TRIAL_ITERATIONS, layout_options
-from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
+from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten, written_training
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.export.target import ELSEWHERE, Target
 from pipette_opt.layers.latent import LATENT_SIZES
@@ -389,6 +389,12 @@ def _mixed_precision(training: TrainingSpec) -> str | None:
             f"{kept}.",
         )
     return RECIPE_PRECISION[training.precision, wide]
+
+
+def check(model: ModelSpec, training: TrainingSpec) -> None:
+    """Raise ``InputError`` for a model or training that no override of Megatron-Bridge expresses."""
+    refuse_unwritten("Megatron-Bridge", model, (*MODEL_FIELDS, *(GEMMA_3_FIELDS if _is_gemma3(model) else ())))
+    refuse_unwritten("Megatron-Bridge", written_training(training), TRAINING_FIELDS)
 
 
 def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:

@@ -24,6 +24,7 @@ from pipette_opt.export.recorded import (
     refuse_second_order,
     refuse_unwritten,
     tensor_overlap_remark,
+    written_training,
 )
 from pipette_opt.export.target import PER_HOST, Target
 from pipette_opt.export.torchrun import launch_script, nodes_file
@@ -500,7 +501,9 @@ def _layers(values: Values) -> dict[str, Any]:
 
 def export_torchtitan(plan: Plan) -> dict[str, str]:
     """Return configuration, node order and launch script; raise ``InputError`` if torchtitan cannot run the plan."""
-    sections = nested(settings(plan))
+    model = recorded_model(plan)
+    check(model, recorded_training(plan))
+    sections = nested({NAME: "llama3", FLAVOR: _flavor(model), **settings(plan)})
     shares = node_shares(plan, "torchrun, which starts torchtitan,")
     usage = (
         "Arguments override torchtitan.toml, e.g. --training.dataset c4 --model.hf_assets_path assets/.\n"
@@ -518,18 +521,16 @@ def export_torchtitan(plan: Plan) -> dict[str, str]:
 
 def settings(plan: Plan) -> dict[str, Any]:
     """
-    Return the settings that run a plan, by their names in :data:`TABLE`.
+    Return the settings that run a plan, by their names in :data:`TABLE`, without those of its model.
 
     Fully sharded data parallelism that does not reshard its parameters is ZeRO 1 with a pipeline and ZeRO 2 without.
     """
-    model, training, config = recorded_model(plan), recorded_training(plan), plan.config
-    _refuse(plan, model, training)
+    training, config = recorded_training(plan), plan.config
+    _refuse(plan, training)
     sharded, groups = config.use_distributed_optimizer, config.num_distributed_optimizer_instances
     pipelined = config.pipeline_model_parallel_size > 1
     replica_batch = plan.global_batch_size // config.data_parallel_size
     found: dict[str, Any] = {
-        NAME: "llama3",
-        FLAVOR: _flavor(model),
         LOCAL_BATCH: replica_batch if pipelined else config.micro_batch_size,
         GLOBAL_BATCH: plan.global_batch_size,
         LENGTH: training.seq_length,
@@ -623,11 +624,30 @@ def _refuse_another(model: ModelSpec, shape: Shape, flavor: str) -> None:
             raise InputError(field.name, f"is {found!r}, but torchtitan's llama3 {flavor} has {has!r}, like Llama 3.1.")
 
 
-def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
+def check(model: ModelSpec, training: TrainingSpec) -> None:
+    """Raise ``InputError`` for a model without a flavor, and for training that torchtitan does not have."""
+    _flavor(model)
+    _refuse_training(written_training(training))
+
+
+def _refuse_training(training: TrainingSpec) -> None:
+    refuse_unwritten("torchtitan", training, TRAINING_FIELDS)
+    if training.attention_kernel != "flash":
+        raise InputError(
+            "attention_kernel",
+            f"is {training.attention_kernel}, but torchtitan uses a fused kernel; solve with --attention-kernel flash.",
+        )
+    if training.precision == "fp16":
+        raise InputError("precision", "is fp16, but torchtitan trains in bf16 or fp32; solve with --precision bf16.")
+    if not training.accumulate_allreduce_grads_in_fp32 and training.precision == "bf16":
+        raise InputError("accumulate_allreduce_grads_in_fp32", "is off, but torchtitan reduces gradients in fp32.")
+
+
+def _refuse(plan: Plan, training: TrainingSpec) -> None:
     config = plan.config
     refuse_async_sends("torchtitan", plan)
     refuse_second_order("torchtitan", plan)
-    refuse_unwritten("torchtitan", training, TRAINING_FIELDS)
+    _refuse_training(training)
     refuse_unwritten("torchtitan", config, CONFIG_FIELDS)
     tp, dp, pp = config.tensor_model_parallel_size, config.data_parallel_size, config.pipeline_model_parallel_size
     if tp > 1 and not config.sequence_parallel:
@@ -640,15 +660,6 @@ def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
             "is selective, but torchtitan's selective recomputation differs from Megatron's. Solve with "
             "--recompute none,ops,full.",
         )
-    if training.attention_kernel != "flash":
-        raise InputError(
-            "attention_kernel",
-            f"is {training.attention_kernel}, but torchtitan uses a fused kernel; solve with --attention-kernel flash.",
-        )
-    if training.precision == "fp16":
-        raise InputError("precision", "is fp16, but torchtitan trains in bf16 or fp32; solve with --precision bf16.")
-    if not training.accumulate_allreduce_grads_in_fp32 and training.precision == "bf16":
-        raise InputError("accumulate_allreduce_grads_in_fp32", "is off, but torchtitan reduces gradients in fp32.")
     sharded = config.use_distributed_optimizer and dp > 1
     if dp > 1 and not sharded and config.world_size > dp:
         raise InputError(

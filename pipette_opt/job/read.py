@@ -122,6 +122,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         training = _by_pytorch(training, options)
     if options.framework:
         training = replace(training, **framework_module(options.framework).TRAINING)
+        framework_module(options.framework).check(model, training)
     if training.fp8:
         training = replace(training, fp8_copies=fp8_copies(gpu.peak_flops for gpu in cluster.gpu_kinds))
     check_precision(cluster, training)

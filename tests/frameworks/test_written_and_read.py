@@ -13,7 +13,7 @@ from pipette_opt.candidates import enumerate_candidates
 from pipette_opt.export.folder import write_folder
 from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.job.launch import as_trained, legal_config
-from pipette_opt.job.read import Job
+from pipette_opt.job.read import Job, read_job
 from pipette_opt.job.space import search_space
 from pipette_opt.options.description import JobOptions, SpaceOptions, fields_of
 from pipette_opt.parallel import ParallelConfig
@@ -94,6 +94,15 @@ def test_names_are_modules_that_write() -> None:
         assert name in TARGETS
         assert read_stack(framework_module(name).SOFTWARE)
         search_space(job_of(name), SpaceOptions())
+
+
+def test_jobs_that_a_framework_does_not_have() -> None:
+    """They are refused before the search, not at the export."""
+    sizes = {"nodes": "1", "gpu": "h100", "global_batch_size": 8, "seq_length": 4096}
+    with pytest.raises(InputError, match=r"model: qwen3-8b has the shape of no torchtitan llama3 flavor"):
+        read_job(JobOptions(**sizes, model="qwen3-8b", framework="torchtitan"))
+    with pytest.raises(InputError, match=r"fp8: is True, but accelerate has no option for that"):
+        read_job(JobOptions(**sizes, model="qwen3-8b", fp8=True, framework="accelerate"))
 
 
 def test_what_a_framework_cannot_run_is_refused() -> None:
