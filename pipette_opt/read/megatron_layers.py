@@ -1,12 +1,11 @@
 """Megatron-LM options for kinds of layers: hybrid patterns, Mamba-2 and gated delta nets, and their sizes."""
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.layers.recurrent import RECURRENT_MIXERS
-from pipette_opt.read.megatron_numbers import number, whole
+from pipette_opt.read.megatron_fields import NUMBER, WHOLE, Field, read_fields
 from pipette_opt.specs import GatedDeltaNet, Mamba, SparseAttention
 from pipette_opt.specs.layer_patterns import layer_frequency
 
@@ -20,53 +19,53 @@ class MixerOptions(NamedTuple):
     make
         Class of the sizes.
     fields
-        Options for sizes, and the field that each option sets.
+        Sizes and coefficients, and the options that set them.
     variants
         Values of ``--experimental-attention-variant`` that choose the mixer; the first is exported.
     needs
         Options that these values need.
-    coefficients
-        Options for real numbers, 0 by default, and the field that each option sets.
     """
 
     make: Callable[..., Any]
-    fields: Mapping[str, str]
+    fields: tuple[Field, ...]
     variants: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
-    coefficients: Mapping[str, str] = MappingProxyType({})
 
 
-INDEXER_OPTIONS = {"dsa_indexer_n_heads": "n_heads", "dsa_indexer_head_dim": "head_dim", "dsa_indexer_topk": "topk"}
-"""Options for sizes of sparse attention's indexer."""
+INDEXER = (
+    Field("n_heads", "dsa_indexer_n_heads", WHOLE),
+    Field("head_dim", "dsa_indexer_head_dim", WHOLE),
+    Field("topk", "dsa_indexer_topk", WHOLE),
+)
+"""Sizes of sparse attention's indexer."""
 
 MIXER_OPTIONS: Mapping[str, MixerOptions] = {
     "mamba": MixerOptions(
         Mamba,
-        {
-            "mamba_state_dim": "state_dim",
-            "mamba_head_dim": "head_dim",
-            "mamba_num_groups": "num_groups",
-            "mamba_num_heads": "num_heads",
-        },
+        (
+            Field("state_dim", "mamba_state_dim", WHOLE),
+            Field("head_dim", "mamba_head_dim", WHOLE),
+            Field("num_groups", "mamba_num_groups", WHOLE),
+            Field("num_heads", "mamba_num_heads", WHOLE),
+        ),
     ),
     "gated_delta_net": MixerOptions(
         GatedDeltaNet,
-        {
-            "linear_conv_kernel_dim": "conv_kernel_dim",
-            "linear_key_head_dim": "key_head_dim",
-            "linear_value_head_dim": "value_head_dim",
-            "linear_num_key_heads": "num_key_heads",
-            "linear_num_value_heads": "num_value_heads",
-        },
+        (
+            Field("conv_kernel_dim", "linear_conv_kernel_dim", WHOLE),
+            Field("key_head_dim", "linear_key_head_dim", WHOLE),
+            Field("value_head_dim", "linear_value_head_dim", WHOLE),
+            Field("num_key_heads", "linear_num_key_heads", WHOLE),
+            Field("num_value_heads", "linear_num_value_heads", WHOLE),
+        ),
         variants=("gated_delta_net", "gdn"),
         needs=("linear_attention_freq",),
     ),
     "sparse_attention": MixerOptions(
         SparseAttention,
-        INDEXER_OPTIONS,
+        (*INDEXER, Field("loss_coeff", "dsa_indexer_loss_coeff", NUMBER, unwritten=0.0)),
         variants=("dsa",),
-        needs=tuple(INDEXER_OPTIONS),
-        coefficients={"dsa_indexer_loss_coeff": "loss_coeff"},
+        needs=tuple(row.option for row in INDEXER),
     ),
 }
 """Options of Megatron-LM for every mixer whose sizes are a field of the model, by that field."""
@@ -92,7 +91,7 @@ def counts_of_pattern(given: Mapping[str, Any]) -> dict[str, int]:
 
 def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the model fields for kinds of layers: pattern, Mamba-2, gated delta net, sparse attention."""
-    fields: dict[str, Any] = {"attention_output_gate": bool(given.get("attention_output_gate"))}
+    fields: dict[str, Any] = {}
     pattern = given_pattern(given)
     if given.get("is_hybrid_model") and pattern is None:
         raise InputError(where, "--is-hybrid-model needs --hybrid-layer-pattern, which lists the layers.")
@@ -118,11 +117,9 @@ def layer_list_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _mixer(name: str, given: Mapping[str, Any], where: str) -> Any:
     """Return the sizes of a mixer."""
     options = MIXER_OPTIONS[name]
-    sizes = {field: whole(given, option, None, where) for option, field in options.fields.items() if option in given}
-    sizes |= _heads(given, where) if name == "mamba" else {}
-    coefficients = {field: number(given, option, 0.0, where) for option, field in options.coefficients.items()}
+    sizes = read_fields(options.fields, given, where) | (_heads(given, where) if name == "mamba" else {})
     try:
-        return options.make(**sizes, **coefficients)
+        return options.make(**sizes)
     except ValueError as error:
         raise InputError(where, str(error)) from None
 

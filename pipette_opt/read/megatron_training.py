@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipette_opt.read.megatron_numbers import number
+from pipette_opt.read.megatron_fields import number
 from pipette_opt.specs.precision import FP8_RECIPES
 from pipette_opt.specs.training import BACKENDS, CONTEXT_KINDS
 
@@ -109,6 +109,8 @@ def _offload_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     if given.get("fine_grained_activation_offloading"):
         fields["offload_modules"] = tuple(dict.fromkeys(given["offload_modules"]))
     if given.get("optimizer_cpu_offload"):
-        fields["optimizer_offload_fraction"] = number(given, "optimizer_offload_fraction", 1.0, where)
+        fields["optimizer_offload_fraction"] = number(
+            given.get("optimizer_offload_fraction", 1.0), "--optimizer-offload-fraction", where
+        )
         fields["overlap_cpu_optimizer_d2h_h2d"] = bool(given.get("overlap_cpu_optimizer_d2h_h2d"))
     return fields
