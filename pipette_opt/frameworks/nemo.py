@@ -29,7 +29,8 @@ from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
-from pipette_opt.read.model_words import attention_variant, barred_pattern, check_chunks, mixer_sizes
+from pipette_opt.read.megatron_table import megatron_options
+from pipette_opt.read.model_words import check_chunks, layer_list_values
 from pipette_opt.read.recipe_overrides import RECIPE_PRECISION
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
 from pipette_opt.specs.user_buffers import has_user_buffers
@@ -112,14 +113,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
     layout = {} if model.hybrid_layer_pattern else layout_options(plan)
     return {
         "model": {
-            "num_layers": model.num_layers,
-            "hidden_size": model.hidden_size,
-            "ffn_hidden_size": model.ffn_hidden_size,
-            "num_attention_heads": model.num_attention_heads,
-            "num_query_groups": model.num_query_groups,
-            "kv_channels": model.kv_channels,
-            **_norms_and_biases(model),
-            **_attention(model),
+            **_blocks(model),
             **(_gemma3(model) if _is_gemma3(model) else {}),
             **_latent(model.multi_latent_attention),
             **_experts(model, training),
@@ -128,9 +122,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
             **({"mtp_use_repeated_layer": True} if model.mtp_use_repeated_layer else {}),  # 0.3.1 has no such field
             "mtp_loss_scaling_factor": model.mtp_loss_scaling_factor,
             "seq_length": training.seq_length,
-            "tensor_model_parallel_size": config.tensor_model_parallel_size,
-            "pipeline_model_parallel_size": config.pipeline_model_parallel_size,
-            "context_parallel_size": config.context_parallel_size,
+            **_fields(config, "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
             **_context(training, config),
             "expert_model_parallel_size": config.expert_model_parallel_size,
             "expert_tensor_parallel_size": expert_tensor_size(plan, model.num_experts),
@@ -247,43 +239,33 @@ def _hydra_value(value: object) -> str:
     return text if _PLAIN.fullmatch(text) and text.lower() not in HYDRA_WORDS else f"'{text}'"
 
 
-def _norms_and_biases(model: ModelSpec) -> dict[str, Any]:
-    """Return the fields of norms, biases and dropout; the activation is the recipe's."""
-    return {
-        "gated_linear_unit": model.gated_linear_unit,
-        "glu_linear_offset": model.glu_linear_offset,
-        "activation_func_clamp_value": model.activation_func_clamp_value,
-        "share_embeddings_and_output_weights": not model.untie_embeddings_and_output_weights,
-        "make_vocab_size_divisible_by": model.make_vocab_size_divisible_by,
-        "add_bias_linear": model.add_bias_linear,
-        "add_qkv_bias": model.add_qkv_bias and not model.add_bias_linear,
-        "normalization": model.normalization,
-        "layernorm_epsilon": model.norm_epsilon,
-        "layernorm_zero_centered_gamma": model.layernorm_zero_centered_gamma,
-        "qk_layernorm": model.qk_layernorm,
-        "hidden_dropout": model.hidden_dropout,
-        "attention_dropout": model.attention_dropout,
-        "init_method_std": model.init_method_std,
-    }
+def _fields(spec: Any, *names: str) -> dict[str, Any]:
+    """Return fields of a dataclass by their names in megatron-core."""
+    options, values = megatron_options(), {name: getattr(spec, name) for name in names}
+    renamed = {options[name].config_field if name in options else name: value for name, value in values.items()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in renamed.items()}
 
 
-def _attention(model: ModelSpec) -> dict[str, Any]:
-    """Return the fields of positions, windows and softmax; ``yarn_...`` fields only if the model has YaRN scaling."""
+def _blocks(model: ModelSpec) -> dict[str, Any]:
+    """
+    Return the fields of sizes, norms, biases, dropout, positions, windows and softmax; the activation is the recipe's.
+
+    There are ``yarn_...`` fields only if the model has YaRN scaling.
+    """
     yarn = {} if model.yarn is None else asdict(model.yarn)
-    renamed = {f"yarn_{name}": value for name, value in yarn.items()}
     return {
-        "position_embedding_type": model.position_embedding_type,
-        "rotary_base": model.rotary_base,
-        "rotary_percent": model.rotary_percent,
-        "rotary_interleaved": model.rotary_interleaved,
-        "seq_len_interpolation_factor": model.rotary_seq_len_interpolation_factor,
+        **_fields(model, "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
+        **_fields(model, "kv_channels", "gated_linear_unit", "glu_linear_offset", "activation_func_clamp_value"),
+        "share_embeddings_and_output_weights": not model.untie_embeddings_and_output_weights,
+        **_fields(model, "make_vocab_size_divisible_by", "add_bias_linear"),
+        "add_qkv_bias": model.add_qkv_bias and not model.add_bias_linear,
+        **_fields(model, "normalization", "norm_epsilon", "layernorm_zero_centered_gamma", "qk_layernorm"),
+        **_fields(model, "hidden_dropout", "attention_dropout", "init_method_std", "position_embedding_type"),
+        **_fields(model, "rotary_base", "rotary_percent", "rotary_interleaved", "rotary_seq_len_interpolation_factor"),
         "rope_scaling": model.rope_scaling_factor is not None,
         "rope_scaling_factor": 1.0 if model.rope_scaling_factor is None else model.rope_scaling_factor,
-        "no_rope_freq": _list(model.no_rope_freq),
-        "window_size": _list(model.window_size),
-        "window_attn_skip_freq": _list(model.window_attn_skip_freq),
-        "softmax_type": model.softmax_type,
-        **renamed,
+        **_fields(model, "no_rope_freq", "window_size", "window_attn_skip_freq", "softmax_type"),
+        **{f"yarn_{name}": value for name, value in yarn.items()},
     }
 
 
@@ -333,15 +315,10 @@ def _latent(latent: LatentAttention | None) -> dict[str, Any]:
     """Return the fields of latent attention, with the names of ``MLATransformerConfig``; empty without it."""
     if latent is None:
         return {}
-    sizes = {name: getattr(latent, name) for name in LATENT_SIZES}
     scaling = {} if latent.yarn is None else asdict(latent.yarn)
     scaling.pop("correction_range_round_to_int", None)
     kind = "rope" if latent.yarn is None else "yarn"
-    return {"multi_latent_attention": True, **sizes, "rope_type": kind, **scaling}
-
-
-def _list(value: int | tuple[int, ...] | None) -> int | list[int] | None:
-    return list(value) if isinstance(value, tuple) else value
+    return {"multi_latent_attention": True, **_fields(latent, *LATENT_SIZES), "rope_type": kind, **scaling}
 
 
 def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
@@ -351,12 +328,8 @@ def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
     kernels = {"moe_flex_dispatcher_backend": backend, **({f"moe_{backend}_num_sms": used} if used else {})}
     return {
         **(kernels if training.moe_token_dispatcher_type == "flex" else {}),
-        "num_moe_experts": model.num_experts,
-        "moe_router_topk": model.moe_router_topk,
-        "moe_latent_size": model.moe_latent_size,
-        "moe_router_num_groups": model.moe_router_num_groups,
-        "moe_router_group_topk": model.moe_router_group_topk,
-        "moe_router_pre_softmax": model.moe_router_pre_softmax,
+        **_fields(model, "num_experts", "moe_router_topk", "moe_latent_size", "moe_router_num_groups"),
+        **_fields(model, "moe_router_group_topk", "moe_router_pre_softmax"),
         "moe_ffn_hidden_size": model.expert_ffn_size,
         "moe_token_dispatcher_type": training.moe_token_dispatcher_type,
         "moe_grouped_gemm": True,
@@ -367,16 +340,9 @@ def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
 
 def _layer_list(model: ModelSpec, config: ParallelConfig) -> dict[str, Any]:
     """Return the fields of hybrid and linear-attention layers; empty for other models."""
-    found: dict[str, Any] = {"attention_output_gate": True} if model.attention_output_gate else {}
-    if model.hybrid_layer_pattern is not None:
-        depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
-        found["hybrid_layer_pattern"] = barred_pattern(model.hybrid_layer_pattern, config.layers_per_chunk) + depths
-    variant = attention_variant(model)
-    if variant is not None:
-        found["experimental_attention_variant"] = variant
-    if model.linear_attention_freq is not None:
-        found["linear_attention_freq"] = _list(model.linear_attention_freq)
-    return found | mixer_sizes(model)
+    values = layer_list_values(model, config.layers_per_chunk) | _fields(model, "linear_attention_freq")
+    found = {"attention_output_gate": model.attention_output_gate or None, **values}
+    return {name: value for name, value in found.items() if value is not None and name != "spec"}
 
 
 def _mixed_precision(training: TrainingSpec) -> str | None:

@@ -45,6 +45,8 @@ class MegatronOption:
         predicted.
     is_large
         Whether the time may differ by more than a tenth.
+    config_field
+        First field that the option sets, of a configuration of megatron-core or Megatron-LM; empty if none.
     within
         Part of the time breakdown that bounds the saved time, such as ``tensor_parallel``; ``None``: no bound.
     why
@@ -52,6 +54,7 @@ class MegatronOption:
     """
 
     name: str
+    config_field: str
     kind: Kind
     choices: tuple[str, ...]
     status: Status
@@ -136,6 +139,7 @@ def megatron_options() -> Mapping[str, MegatronOption]:
         kind, _, choices = row["kind"].partition(" ")
         option = MegatronOption(
             name=row["option"],
+            config_field=row["config_field"].split(", ")[0].rpartition(".")[2],
             kind=cast(Kind, kind),
             choices=tuple(filter(None, choices.split("|"))),
             status=cast(Status, row["status"]),

@@ -69,7 +69,7 @@ def model_options(
         *options_of(**blocks),
         *([] if model.yarn is None else options_of(**written_values(YARN, model.yarn))),
         *options_of(**written_values(MIXERS, model) | _expert_values(model, training)),
-        *options_of(**_layer_list_values(model, layers_per_chunk)),
+        *options_of(**layer_list_values(model, layers_per_chunk)),
         *options_of(**written_values(DEPTHS, model), **_wide_values(model, training)),
         *(model.other_arguments or ()),
     ]
@@ -123,44 +123,35 @@ def _expert_values(model: ModelSpec, training: TrainingSpec) -> dict[str, object
     }
 
 
-def _layer_list_values(model: ModelSpec, layers_per_chunk: Sequence[Sequence[int]] | None) -> dict[str, object]:
-    """Return the options of hybrid and linear-attention layers, with their sizes."""
-    found: dict[str, object] = {}
-    if model.hybrid_layer_pattern is not None:
-        chunks = [[model.num_layers]] if layers_per_chunk is None else layers_per_chunk
-        depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
-        found = {
-            "hybrid_layer_pattern": barred_pattern(model.hybrid_layer_pattern, chunks) + depths,
-            "spec": ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
-        }
-    linear = model.linear_attention_freq
+def layer_list_values(model: ModelSpec, layers_per_chunk: Sequence[Sequence[int]] | None) -> dict[str, object]:
+    """
+    Return the options of hybrid and linear-attention layers, with their sizes; ``None`` for those without a value.
+
+    ``InputError`` for a kind of layer that megatron-core lacks.
+    """
+    for kind in model.layers:
+        if kind.mixer in RECURRENT_MIXERS and kind.mixer not in MIXER_OPTIONS:
+            raise InputError("model", f"has layers of kind {kind.mixer}, which Megatron-LM does not have.")
+    pattern, linear = model.hybrid_layer_pattern, model.linear_attention_freq
+    chunks = [[model.num_layers]] if layers_per_chunk is None else layers_per_chunk
+    depths = model.mtp_num_layers * f"/{model.mtp_layer_pattern}"
+    mixers = [(options.fields, getattr(model, name)) for name, options in MIXER_OPTIONS.items()]
+    sizes = [written_values(rows, mixer) for rows, mixer in mixers if mixer is not None]
     return {
-        **found,
-        "experimental_attention_variant": attention_variant(model),
+        "hybrid_layer_pattern": None if pattern is None else barred_pattern(pattern, chunks) + depths,
+        "spec": None if pattern is None else ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"),
+        "experimental_attention_variant": _attention_variant(model),
         "linear_attention_freq": None if linear is None else layer_list(linear),
-        **mixer_sizes(model),
+        **{option: value for values in sizes for option, value in values.items()},
     }
 
 
-def attention_variant(model: ModelSpec) -> str | None:
+def _attention_variant(model: ModelSpec) -> str | None:
     """Return the value of ``--experimental-attention-variant``; ``None`` without, or if a pattern says the kinds."""
     if model.hybrid_layer_pattern is not None:
         return None
     found = (options.variants for name, options in MIXER_OPTIONS.items() if getattr(model, name) is not None)
     return next((variants[0] for variants in found if variants), None)
-
-
-def mixer_sizes(model: ModelSpec) -> dict[str, int | float]:
-    """
-    Return the sizes of mixers with a field of their own, and coefficients that are not 0, by megatron-core's names.
-    ``InputError`` for a kind that it lacks.
-    """
-    for kind in model.layers:
-        if kind.mixer in RECURRENT_MIXERS and kind.mixer not in MIXER_OPTIONS:
-            raise InputError("model", f"has layers of kind {kind.mixer}, which Megatron-LM does not have.")
-    sizes = [(options.fields, getattr(model, name)) for name, options in MIXER_OPTIONS.items()]
-    values = [written_values(rows, mixer).items() for rows, mixer in sizes if mixer is not None]
-    return {option: value for written in values for option, value in written if value is not None}
 
 
 def barred_pattern(pattern: str, layers_per_chunk: Sequence[Sequence[int]]) -> str:
