@@ -14,6 +14,7 @@ from pipette_opt.export.extra_arguments import divided_by_torch, left_out_lines
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.export.training_options import further_options, offload_options, precision_options
+from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.layout import layout_of
 from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
@@ -243,55 +244,45 @@ def layout_options(plan: Plan) -> dict[str, str | int | bool]:
 def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
     config = plan.config
     check_megatron_can("Megatron-LM", plan, most_sharded=3)
-    expert_size = expert_tensor_size(plan, model.num_experts)
-    options = options_of(
-        tensor_model_parallel_size=config.tensor_model_parallel_size,
-        pipeline_model_parallel_size=config.pipeline_model_parallel_size,
-        context_parallel_size=config.context_parallel_size,
-    )
-    sizes = context_levels(recorded_training(plan), config)
-    if sizes is not None:
-        options.append(("--hierarchical-context-parallel-sizes", *map(str, sizes)))
-    expert_ranks = config.expert_model_parallel_size
-    options += options_of(
-        expert_model_parallel_size=expert_ranks if expert_ranks > 1 else None, expert_tensor_parallel_size=expert_size
-    )
+    ranks, expert_size = config.expert_model_parallel_size, expert_tensor_size(plan, model.num_experts)
+    refuse_operations(config)
     layout = {} if model.hybrid_layer_pattern else layout_options(plan)
-    options += options_of(**{option.field: layout[name] for name in layout for option in options_of_field(name) or ()})
-    options += options_of(
-        use_tp_pp_dp_mapping=plan.placement.order == "tp-cp-ep-pp-dp", sequence_parallel=config.sequence_parallel
-    )
-    if not divided_by_torch(recorded_training(plan), config):
-        options += options_of(use_distributed_optimizer=config.use_distributed_optimizer) + _overlap_options(plan)
-    if config.recompute_granularity == "full":
-        options += options_of(
-            recompute_granularity="full",
-            recompute_method=config.recompute_method,
-            recompute_num_layers=config.recompute_num_layers,
-        )
-    elif config.recompute_granularity == "selective":
-        refuse_operations(config)
-        options.append(("--recompute-granularity", "selective"))
-        if config.recompute_modules != CORE:
-            options.append(("--recompute-modules", *config.recompute_modules))
-    return options
+    is_divided, full = divided_by_torch(recorded_training(plan), config), config.recompute_granularity == "full"
+    return [
+        *options_of(
+            tensor_model_parallel_size=config.tensor_model_parallel_size,
+            pipeline_model_parallel_size=config.pipeline_model_parallel_size,
+            context_parallel_size=config.context_parallel_size,
+            hierarchical_context_parallel_sizes=context_levels(recorded_training(plan), config),
+            expert_model_parallel_size=ranks if ranks > 1 else None,
+            expert_tensor_parallel_size=expert_size,
+            **{option.field: layout[name] for name in layout for option in options_of_field(name) or ()},
+            use_tp_pp_dp_mapping=plan.placement.order == "tp-cp-ep-pp-dp",
+            sequence_parallel=config.sequence_parallel,
+            use_distributed_optimizer=config.use_distributed_optimizer and not is_divided,
+        ),
+        *([] if is_divided else _overlap_options(config)),
+        *options_of(
+            recompute_granularity=config.recompute_granularity,
+            recompute_method=config.recompute_method if full else None,
+            recompute_num_layers=config.recompute_num_layers if full else None,
+            recompute_modules=config.recompute_modules if config.recompute_modules != CORE else None,
+        ),
+    ]
 
 
-def _overlap_options(plan: Plan) -> list[Option]:
+def _overlap_options(config: ParallelConfig) -> list[Option]:
     """Return the options of sharding, and of communication that overlaps with compute."""
-    config = plan.config
     sharded, groups = config.sharding_stage > 1, config.num_distributed_optimizer_instances
-    options: list[Option] = []
-    if sharded:
-        options = options_of(
-            use_megatron_fsdp=True,
-            data_parallel_sharding_strategy=config.data_parallel_sharding_strategy,
-            ckpt_format="fsdp_dtensor",  # the one that it has (validate_args)
-            outer_dp_sharding_strategy=config.outer_dp_sharding_strategy
-            if groups > 1 and config.state_groups > 1
-            else None,
-        )
-    return options + options_of(
+    outer = config.outer_dp_sharding_strategy if groups > 1 and config.state_groups > 1 else None
+    sharding = {
+        "use_megatron_fsdp": True,
+        "data_parallel_sharding_strategy": config.data_parallel_sharding_strategy,
+        "ckpt_format": "fsdp_dtensor",  # the only format that it has (validate_args)
+        "outer_dp_sharding_strategy": outer,
+    }
+    return options_of(
+        **(sharding if sharded else {}),
         num_distributed_optimizer_instances=groups if groups > 1 else None,
         overlap_grad_reduce=config.overlap_grad_reduce or sharded,
         overlap_param_gather=config.overlap_param_gather or sharded,

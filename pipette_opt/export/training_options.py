@@ -71,44 +71,44 @@ def _recipe_options(training: TrainingSpec, config: ParallelConfig) -> list[Opti
 def offload_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
     """Return the options of offload to the host's memory, as the search chose or the training settings say."""
     offload = host_keeps(training, config)
-    part = offload.optimizer_offload_fraction
-    options = options_of(cpu_offloading_num_layers=offload.cpu_offloading_num_layers or None)
-    if offload.offload_modules:
-        options += [("--fine-grained-activation-offloading",), ("--offload-modules", *offload.offload_modules)]
-    if part:
-        options += options_of(
-            optimizer_cpu_offload=True,
-            optimizer_offload_fraction=f"{part:g}",
-            use_distributed_optimizer=config.offload is not None
-            and not config.use_distributed_optimizer,  # one replica
-            overlap_cpu_optimizer_d2h_h2d=training.overlap_cpu_optimizer_d2h_h2d,
-        )
-    return options
+    moved = offload.optimizer_offload_fraction > 0
+    return options_of(
+        cpu_offloading_num_layers=offload.cpu_offloading_num_layers or None,
+        fine_grained_activation_offloading=bool(offload.offload_modules),
+        offload_modules=offload.offload_modules or None,
+        optimizer_cpu_offload=moved,
+        optimizer_offload_fraction=f"{offload.optimizer_offload_fraction:g}" if moved else None,
+        use_distributed_optimizer=moved and config.offload is not None and not config.use_distributed_optimizer,
+        overlap_cpu_optimizer_d2h_h2d=moved and training.overlap_cpu_optimizer_d2h_h2d,
+    )
 
 
 def _token_options(training: TrainingSpec, extra: Collection[str]) -> list[Option]:
     """Return the options of the token dispatcher's backend and number of SMs, by names that every release accepts."""
     backend, used = training.moe_flex_dispatcher_backend, training.moe_flex_dispatcher_num_sms
-    options: list[Option] = []
-    if not {"--moe-flex-dispatcher-backend", "--moe-enable-deepep"}.intersection(extra):
-        options.append(("--moe-flex-dispatcher-backend", backend))
-    if used is not None and not any(name.startswith("--moe-") and name.endswith("-num-sms") for name in extra):
-        options.append((f"--moe-{backend}-num-sms", str(used)))
-    return options
+    is_counted = any(name.startswith("--moe-") and name.endswith("-num-sms") for name in extra)
+    return options_of(
+        moe_flex_dispatcher_backend=None if "--moe-enable-deepep" in extra else backend,
+        **{f"moe_{backend}_num_sms": None if is_counted else used},
+    )
+
+
+def _graph_options(training: TrainingSpec) -> list[Option]:
+    """Return the options of CUDA graphs."""
+    modules = training.cuda_graph_modules
+    impl = "transformer_engine" if "moe_router" in modules else "local"
+    return options_of(cuda_graph_impl=impl, cuda_graph_modules=modules or None)
 
 
 def further_options(training: TrainingSpec, config: ParallelConfig, options: Sequence[Option]) -> list[Option]:
     """Return extra arguments of the user's launch that fit the plan and are not among ``options``."""
-    written = {words[0] for words in options}
-    others = training.other_arguments or ()
-    if training.tp_comm_overlap and ("--tp-comm-overlap",) not in others:
-        others = (*others, ("--tp-comm-overlap",))
-    if training.cp_comm_type != "p2p" and not any(words[0] == "--cp-comm-type" for words in others):
-        others = (*others, ("--cp-comm-type", training.cp_comm_type))
-    if training.moe_token_dispatcher_type == "flex":
-        others = (*others, *_token_options(training, {words[0] for words in others}))
-    if training.cuda_graph and not any("cuda-graph" in words[0] for words in others):
-        modules = training.cuda_graph_modules
-        impl = "transformer_engine" if "moe_router" in modules else "local"
-        others = (*others, ("--cuda-graph-impl", impl), *([("--cuda-graph-modules", *modules)] if modules else []))
-    return [words for words in others if words[0] not in written and goes_with(words[0], config)]
+    written, others = {words[0] for words in options}, training.other_arguments or ()
+    names = {words[0] for words in others}
+    exchange = training.cp_comm_type if training.cp_comm_type != "p2p" else None
+    added = [
+        *options_of(tp_comm_overlap=training.tp_comm_overlap, cp_comm_type=exchange),
+        *(_token_options(training, names) if training.moe_token_dispatcher_type == "flex" else []),
+        *(_graph_options(training) if training.cuda_graph and "cuda-graph" not in " ".join(names) else []),
+    ]
+    extra = (*others, *(words for words in added if words[0] not in names))
+    return [words for words in extra if words[0] not in written and goes_with(words[0], config)]

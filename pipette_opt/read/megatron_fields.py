@@ -75,6 +75,7 @@ WHOLE = Conversion(whole)
 NUMBER = Conversion(number)
 LAYERS = Conversion(lambda value, option, where: layer_frequency(str(value), option, where), layer_list)
 WINDOW = Conversion(_window, lambda sides: ",".join(map(str, sides)))
+WORDS = Conversion(lambda value, option, where: tuple(dict.fromkeys(value)))
 SWITCHED_OFF = Conversion(lambda value, option, where: not value, lambda value: not value)
 FACTOR = Conversion(lambda value, option, where: None if value == 1 else value)
 """Factor of which 1 has no effect."""
@@ -195,6 +196,21 @@ WIDE = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 """Fields and options for the layers at the ends that stay in 16 bits."""
 
 MODEL = (*SIZES, *BLOCKS, *MIXERS, *DEPTHS)
+
+TRAINING = (
+    Field("fused_softmax", "no_masked_softmax_fusion", SWITCHED_OFF),
+    Field("overlap_moe_expert_parallel_comm"),
+    Field("tp_comm_overlap"),
+    Field("cpu_offloading_num_layers", needs="cpu_offloading_num_layers"),
+    Field("offload_modules", kind=WORDS, needs="fine_grained_activation_offloading"),
+    Field("optimizer_offload_fraction", kind=NUMBER, needs="optimizer_cpu_offload"),
+    Field("overlap_cpu_optimizer_d2h_h2d", needs="optimizer_cpu_offload"),
+    Field("use_precision_aware_optimizer"),
+    Field("main_params_dtype", needs="use_precision_aware_optimizer"),
+    Field("exp_avg_dtype", needs="use_precision_aware_optimizer"),
+    Field("exp_avg_sq_dtype", needs="use_precision_aware_optimizer"),
+)
+"""Kernels, offloading and optimizer states of a training."""
 
 
 def read_fields(rows: Iterable[Field], given: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipette_opt.read.megatron_fields import number
+from pipette_opt.read.megatron_fields import TRAINING, read_fields
 from pipette_opt.specs.precision import FP8_RECIPES
 from pipette_opt.specs.training import BACKENDS, CONTEXT_KINDS
 
@@ -24,36 +24,35 @@ def gradients_in_fp32(given: Mapping[str, Any]) -> bool | None:
 _ATTENTION_KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
 """Attention kernel for each ``--attention-backend``; flash and cuDNN's fused attention keep no scores in memory."""
 
+ALL_ON_HOST = {"optimizer_offload_fraction": 1.0, "overlap_cpu_optimizer_d2h_h2d": False}
+"""Megatron's defaults with ``--optimizer-cpu-offload``."""
+
 
 def training_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the given fields of :class:`TrainingSpec`; formats of optimizer states count only if precision-aware."""
-    fields: dict[str, Any] = {}
-    if given.get("no_masked_softmax_fusion"):
-        fields["fused_softmax"] = False
-    if given.get("overlap_moe_expert_parallel_comm"):
-        fields["overlap_moe_expert_parallel_comm"] = True
-    if given.get("tp_comm_overlap"):
-        fields["tp_comm_overlap"] = True
-    kind = _context_kind(given)
-    if kind is not None:
-        fields["cp_comm_type"] = kind
-    if given.get("transformer_impl") == "local":
-        fields["attention_kernel"] = "unfused"
-    if given.get("use_flash_attn"):
-        fields["attention_kernel"] = "flash"
-    if given.get("attention_backend", "auto") != "auto":  # which leaves the choice to the implementation
-        fields["attention_kernel"] = _ATTENTION_KERNELS[given["attention_backend"]]
-    if "flash_attention_version" in given and given.get("attention_backend", "auto") in ("flash", "auto"):
-        fields["flash_version"] = min(int(given["flash_attention_version"]), 3)
-    fields |= _token_fields(given) | _recipe_fields(given) | _graph_fields(given) | _offload_fields(given, where)
-    if given.get("optimizer") in ("muon", "dist_muon"):
-        fields["optimizer"] = "muon"
-    if given.get("use_precision_aware_optimizer"):
-        fields["use_precision_aware_optimizer"] = True
-        for name in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
-            if name in given:
-                fields[name] = given[name]
-    return fields
+    backend = given.get("attention_backend", "auto")
+    versioned = backend in ("flash", "auto") and "flash_attention_version" in given
+    decided = {
+        "cp_comm_type": _context_kind(given),
+        "attention_kernel": _attention_kernel(given, backend),
+        "flash_version": min(int(given["flash_attention_version"]), 3) if versioned else None,
+        "optimizer": "muon" if given.get("optimizer") in ("muon", "dist_muon") else None,
+    }
+    return {
+        **{name: value for name, value in decided.items() if value is not None},
+        **(ALL_ON_HOST if given.get("optimizer_cpu_offload") else {}),
+        **read_fields(TRAINING, given, where),
+        **_token_fields(given),
+        **_recipe_fields(given),
+        **_graph_fields(given),
+    }
+
+
+def _attention_kernel(given: Mapping[str, Any], backend: str) -> str | None:
+    """Return the given attention kernel; the backend ``auto`` leaves the choice to the implementation."""
+    chosen = "unfused" if given.get("transformer_impl") == "local" else None
+    chosen = "flash" if given.get("use_flash_attn") else chosen
+    return chosen if backend == "auto" else _ATTENTION_KERNELS[backend]
 
 
 def _token_fields(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,15 +77,13 @@ def _context_kind(given: Mapping[str, Any]) -> str | None:
 
 def _recipe_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of formats below 16 bits; an unknown recipe counts as Megatron's default."""
-    fp8, fp4 = given.get("fp8_format"), given.get("fp4_format")
-    if not fp8 and not fp4:
+    kind = "fp4" if given.get("fp4_format") else "fp8"
+    if not given.get(f"{kind}_format"):
         return {}
-    fields: dict[str, Any] = {"fp4" if fp4 else "fp8": True}
-    if fp8 and given.get("fp8_recipe") in FP8_RECIPES:
-        fields["fp8_recipe"] = given["fp8_recipe"]
-    if given.get("fp4_param_gather" if fp4 else "fp8_param_gather"):
-        fields["fp8_param_gather"] = True
-    return fields
+    recipe = given.get("fp8_recipe") if given.get("fp8_format") else None
+    fields: dict[str, Any] = {kind: True} | ({"fp8_recipe": recipe} if recipe in FP8_RECIPES else {})
+    gathers = given.get("fp4_param_gather" if kind == "fp4" else "fp8_param_gather")
+    return fields | ({"fp8_param_gather": True} if gathers else {})
 
 
 def _graph_fields(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,18 +96,3 @@ def _graph_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     )
     whole = {"full", "full_iteration"}.intersection(modules) or impl == "full_iteration"
     return {"cuda_graph": True, **({} if whole or not modules else {"cuda_graph_modules": modules})}
-
-
-def _offload_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the fields of offloading to the host; all optimizer states are offloaded unless a fraction is given."""
-    fields: dict[str, Any] = {}
-    if given.get("cpu_offloading_num_layers"):
-        fields["cpu_offloading_num_layers"] = given["cpu_offloading_num_layers"]
-    if given.get("fine_grained_activation_offloading"):
-        fields["offload_modules"] = tuple(dict.fromkeys(given["offload_modules"]))
-    if given.get("optimizer_cpu_offload"):
-        fields["optimizer_offload_fraction"] = number(
-            given.get("optimizer_offload_fraction", 1.0), "--optimizer-offload-fraction", where
-        )
-        fields["overlap_cpu_optimizer_d2h_h2d"] = bool(given.get("overlap_cpu_optimizer_d2h_h2d"))
-    return fields

@@ -11,7 +11,7 @@ import pytest
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args
-from pipette_opt.read.megatron_fields import LATENT, MODEL, WIDE, YARN
+from pipette_opt.read.megatron_fields import LATENT, MODEL, TRAINING, WIDE, YARN
 from pipette_opt.read.megatron_options import given_options, places_of
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options, parts_saved, table_rows
 from pipette_opt.specs import TrainingSpec
@@ -473,7 +473,7 @@ def test_every_modelled_option_is_used() -> None:
     folder = Path(__file__).parents[2] / "pipette_opt" / "read"
     tables = {"megatron_table", "megatron_fields"}
     readers = "".join(path.read_text() for path in folder.glob("megatron_*.py") if path.stem not in tables)
-    set_by_row = {row.option or row.name for row in (*MODEL, *YARN, *LATENT) if row.name} | set(WIDE)
+    set_by_row = {row.option or row.name for row in (*MODEL, *YARN, *LATENT, *TRAINING) if row.name} | set(WIDE)
     in_conflicts = set(re.findall(r"\w+", shipped_path("data", "megatron_conflicts.csv").read_text()))
     assumed = {"moe_grouped_gemm", "moe_router_force_load_balancing", "reuse_grad_buf_for_mxfp8_param_ag"}
     for option in megatron_options().values():
