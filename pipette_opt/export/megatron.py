@@ -21,40 +21,19 @@ from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.releases import release_words
 from pipette_opt.read.megatron_table import options_of_field
 from pipette_opt.read.model_words import Option, model_options, options_of
-from pipette_opt.specs import ModelSpec, YarnScaling
+from pipette_opt.specs import ModelSpec, TrainingSpec, YarnScaling
 
 TRIAL_ITERATIONS = 20
 
 MEGATRON_ROPE_SCALING_FACTOR = 8.0
 """Factor of Llama 3's frequency scaling that ``GPTModel`` uses by default."""
 
-TRAINING_FIELDS = (
-    "precision",
-    "accumulate_allreduce_grads_in_fp32",
-    "attention_kernel",
-    "fp8",
-    "fp8_recipe",
-    "fp4",
-    "fp8_param_gather",
-    "optimizer",
-    "tp_comm_overlap",
-    "cp_comm_type",
-    "cpu_offloading_num_layers",
-    "offload_modules",
-    "optimizer_offload_fraction",
-    "overlap_cpu_optimizer_d2h_h2d",
-    "cuda_graph",
-    "cuda_graph_modules",
-    "fused_softmax",
-    "moe_token_dispatcher_type",
-    "moe_flex_dispatcher_backend",
-    "moe_flex_dispatcher_num_sms",
-    "overlap_moe_expert_parallel_comm",
-    "use_precision_aware_optimizer",
-    "main_params_dtype",
-    "exp_avg_dtype",
-    "exp_avg_sq_dtype",
-)
+MISSING_TRAINING_FIELDS = ("flash_version", "fused_norm", "loss_chunks")
+"""Fields of a training that Megatron-LM's arguments do not express."""
+
+TRAINING_FIELDS = tuple(field.name for field in fields(TrainingSpec) if field.name not in MISSING_TRAINING_FIELDS)
+"""Fields of a training that Megatron-LM's arguments express, or that no format writes."""
+
 MISSING_MODEL_FIELDS = (
     "parallel_residual",
     "pre_norms",
@@ -67,30 +46,6 @@ MISSING_MODEL_FIELDS = (
 
 MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name not in MISSING_MODEL_FIELDS)
 """Fields of a model that Megatron-LM's arguments express."""
-
-CONFIG_FIELDS = (
-    "context_parallel_size",
-    "context_a2a_size",
-    "expert_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "pipeline_model_parallel_layout",
-    "sequence_parallel",
-    "recompute_granularity",
-    "recompute_method",
-    "recompute_num_layers",
-    "recompute_modules",
-    "use_distributed_optimizer",
-    "zero_stage",
-    "num_distributed_optimizer_instances",
-    "outer_dp_sharding_strategy",
-    "expert_tensor_parallel_size",
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "ddp_bucket_size",
-    "overlap_p2p_communication",
-    "offload",
-    "tp_comm_overlap",
-)
 
 
 def export_megatron(plan: Plan) -> dict[str, str]:
@@ -126,8 +81,8 @@ def megatron_arguments(plan: Plan) -> list[str]:
 def megatron_options(plan: Plan) -> list[Option]:
     """Return the plan's options: degrees, batch, recomputation, offload, architecture and precision."""
     model, training = recorded_model(plan), recorded_training(plan)
-    for spec, written in ((model, MODEL_FIELDS), (training, TRAINING_FIELDS), (plan.config, CONFIG_FIELDS)):
-        refuse_unwritten("Megatron-LM", spec, written)
+    refuse_unwritten("Megatron-LM", model, MODEL_FIELDS)
+    refuse_unwritten("Megatron-LM", training, TRAINING_FIELDS)
     options = [
         *_parallel_options(plan, model),
         *options_of(

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.export.megatron import megatron_options
@@ -47,66 +47,44 @@ class Change:
         return "drop" if self.after is None else "change"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Choice:
+class _Choice(NamedTuple):
     """
     A choice of the search, and the Megatron options that express it.
 
     Parameters
     ----------
-    config_fields
-        Fields of :class:`~pipette_opt.parallel.ParallelConfig` that hold the choice. If they are equal, nothing
-        changes, even if the script writes other options.
     cause
         Part of the iteration time that the choice affects most; ``None`` if it affects memory.
+    config_fields
+        Fields of :class:`~pipette_opt.parallel.ParallelConfig` that hold the choice; ``None`` if they are called like
+        the options. If they are equal, nothing changes, even if the script writes other options.
     """
 
     purpose: str
-    options: tuple[str, ...]
-    config_fields: tuple[str, ...]
     cause: str | None
+    options: tuple[str, ...]
+    config_fields: tuple[str, ...] | None = None
 
+
+RECOMPUTE_FIELDS = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules")
+"""Fields of a configuration, and options, for recomputation."""
 
 _CHOICES = (
+    _Choice("GPUs that share each layer", "tensor_parallel", ("tensor_model_parallel_size",)),
+    _Choice("stages of the pipeline", "bubble", ("pipeline_model_parallel_size",)),
     _Choice(
-        purpose="GPUs that share each layer",
-        options=("tensor_model_parallel_size",),
-        config_fields=("tensor_model_parallel_size",),
-        cause="tensor_parallel",
+        "GPUs that share each sequence",
+        "compute",
+        ("context_parallel_size", "hierarchical_context_parallel_sizes"),
+        ("context_parallel_size", "context_a2a_size"),
     ),
+    _Choice("GPUs that share the experts", "expert_parallel", ("expert_model_parallel_size",)),
+    _Choice("GPUs that share each expert", "expert_parallel", ("expert_tensor_parallel_size",)),
+    _Choice("sequences at a time", "compute", ("micro_batch_size",)),
     _Choice(
-        purpose="stages of the pipeline",
-        options=("pipeline_model_parallel_size",),
-        config_fields=("pipeline_model_parallel_size",),
-        cause="bubble",
-    ),
-    _Choice(
-        purpose="GPUs that share each sequence",
-        options=("context_parallel_size", "hierarchical_context_parallel_sizes"),
-        config_fields=("context_parallel_size", "context_a2a_size"),
-        cause="compute",
-    ),
-    _Choice(
-        purpose="GPUs that share the experts",
-        options=("expert_model_parallel_size",),
-        config_fields=("expert_model_parallel_size",),
-        cause="expert_parallel",
-    ),
-    _Choice(
-        purpose="GPUs that share each expert",
-        options=("expert_tensor_parallel_size",),
-        config_fields=("expert_tensor_parallel_size",),
-        cause="expert_parallel",
-    ),
-    _Choice(
-        purpose="sequences at a time",
-        options=("micro_batch_size",),
-        config_fields=("micro_batch_size",),
-        cause="compute",
-    ),
-    _Choice(
-        purpose="layers of each stage",
-        options=(
+        "layers of each stage",
+        "bubble",
+        (
             "num_layers_per_virtual_pipeline_stage",
             "num_virtual_stages_per_pipeline_rank",
             "decoder_first_pipeline_num_layers",
@@ -115,31 +93,19 @@ _CHOICES = (
             "account_for_loss_in_pipeline_split",
             "pipeline_model_parallel_layout",
         ),
-        config_fields=("layers_per_stage", "virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout"),
-        cause="bubble",
+        ("layers_per_stage", "virtual_pipeline_model_parallel_size", "pipeline_model_parallel_layout"),
+    ),
+    _Choice("norms and dropout divided among tensor ranks", None, ("sequence_parallel",)),
+    _Choice(
+        "layers computed again",
+        "compute",
+        (*RECOMPUTE_FIELDS, "recompute_activations", "moe_layer_recompute"),
+        RECOMPUTE_FIELDS,
     ),
     _Choice(
-        purpose="norms and dropout divided among tensor ranks",
-        options=("sequence_parallel",),
-        config_fields=("sequence_parallel",),
-        cause=None,
-    ),
-    _Choice(
-        purpose="layers computed again",
-        options=(
-            "recompute_granularity",
-            "recompute_method",
-            "recompute_num_layers",
-            "recompute_modules",
-            "recompute_activations",
-            "moe_layer_recompute",
-        ),
-        config_fields=("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"),
-        cause="compute",
-    ),
-    _Choice(
-        purpose="states divided among replicas",
-        options=(
+        "states divided among replicas",
+        "data_parallel",
+        (
             "use_distributed_optimizer",
             "use_megatron_fsdp",
             "use_torch_fsdp2",
@@ -147,50 +113,41 @@ _CHOICES = (
             "num_distributed_optimizer_instances",
             "outer_dp_sharding_strategy",
         ),
-        config_fields=(
+        (
             "use_distributed_optimizer",
             "zero_stage",
             "num_distributed_optimizer_instances",
             "outer_dp_sharding_strategy",
         ),
-        cause="data_parallel",
+    ),
+    _Choice("sent beside compute", "data_parallel", ("overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size")),
+    _Choice(
+        "stages send beside compute",
+        "pipeline_parallel",
+        ("no_overlap_p2p_communication",),
+        ("overlap_p2p_communication",),
     ),
     _Choice(
-        purpose="sent beside compute",
-        options=("overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size"),
-        config_fields=("overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size"),
-        cause="data_parallel",
+        "tensor ranks send beside products",
+        "tensor_parallel",
+        ("tp_comm_overlap",),
+        (),  # a training may say it, too
     ),
     _Choice(
-        purpose="stages send beside compute",
-        options=("no_overlap_p2p_communication",),
-        config_fields=("overlap_p2p_communication",),
-        cause="pipeline_parallel",
-    ),
-    _Choice(
-        purpose="tensor ranks send beside products",
-        options=("tp_comm_overlap",),
-        config_fields=(),  # a training may say it, too
-        cause="tensor_parallel",
-    ),
-    _Choice(
-        purpose="kept in the host's memory",
-        options=(
+        "kept in the host's memory",
+        None,
+        (
             "cpu_offloading_num_layers",
             "fine_grained_activation_offloading",
             "offload_modules",
             "optimizer_cpu_offload",
             "optimizer_offload_fraction",
         ),
-        config_fields=("offload",),
-        cause=None,
+        ("offload",),
     ),
+    _Choice("order of the ranks on the hosts", None, ("use_tp_pp_dp_mapping",), ()),
 )
 """Choices that are compared between a plan and a launch script, in the order of the output."""
-
-_ORDER = _Choice(
-    purpose="order of the ranks on the hosts", options=("use_tp_pp_dp_mapping",), config_fields=(), cause=None
-)
 
 
 def script_changes(
@@ -219,9 +176,9 @@ def script_changes(
     """
     written = {_canonical(option[0]): option for option in megatron_options(plan)}
     found = []
-    for choice in (*_CHOICES, _ORDER):
-        decided = choice.config_fields if today is not None else ()
-        if decided and all(getattr(today, name) == getattr(plan.config, name) for name in decided):
+    for choice in _CHOICES:
+        decided = choice.options if choice.config_fields is None else choice.config_fields
+        if today and decided and all(getattr(today, name) == getattr(plan.config, name) for name in decided):
             continue
         reason = _reason(choice, estimate, plan.estimate)
         for field in choice.options:
@@ -270,7 +227,7 @@ def decided_options(plan: Plan) -> list[Option]:
 
     The list is empty if Megatron-LM cannot express the plan.
     """
-    decided = {field for choice in (*_CHOICES, _ORDER) for field in choice.options}
+    decided = {field for choice in _CHOICES for field in choice.options}
     try:
         return [option for option in megatron_options(plan) if _canonical(option[0]) in decided]
     except InputError:

@@ -72,7 +72,7 @@ MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name not
 """Fields of a model that are overridden; vocabulary and positions come from the recipe."""
 
 WITHOUT_OVERRIDE = ("num_distributed_optimizer_instances", "outer_dp_sharding_strategy", "offload")
-CONFIG_FIELDS = tuple(name for name in megatron.CONFIG_FIELDS if name not in WITHOUT_OVERRIDE)
+CONFIG_FIELDS = tuple(field.name for field in fields(ParallelConfig) if field.name not in WITHOUT_OVERRIDE)
 LAYOUT_FIELDS = (
     "pipeline_model_parallel_layout",
     "virtual_pipeline_model_parallel_size",

@@ -10,7 +10,7 @@ from pipette_opt.costs.compute import check_timed
 from pipette_opt.job.read import Job, check_software
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.read.megatron_args import MegatronArgs
-from pipette_opt.read.megatron_fields import option_of
+from pipette_opt.read.megatron_numbers import option_of
 from pipette_opt.specs import ClusterSpec, Instance
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.megatron_fields import option_of
+from pipette_opt.read.megatron_numbers import option_of
 
 if TYPE_CHECKING:
     from pipette_opt.job.read import Made

@@ -471,13 +471,7 @@ def launch_of_options(values: Mapping[str, Any], where: str, name: str = "megatr
     """
     given = derived_options(values)
     model = model_of_options(given, where, name) if "num_layers" in given and names_vocabulary(given) else None
-    read_apart = (
-        "recompute_granularity",
-        "recompute_method",
-        "recompute_num_layers",
-        "recompute_modules",
-        "moe_token_dispatcher_type",
-    )
+    read_apart = ("recompute_granularity", "recompute_modules")
     simple = {
         name: given[name] for name in MegatronArgs.__dataclass_fields__ if name in given and name not in read_apart
     }
@@ -488,10 +482,7 @@ def launch_of_options(values: Mapping[str, Any], where: str, name: str = "megatr
         precision=_precision(given),
         fp8="fp8_format" in given,
         recompute_granularity=_granularity(given),
-        recompute_method=given.get("recompute_method", "uniform"),
-        recompute_num_layers=given.get("recompute_num_layers", 1),
         recompute_modules=_modules(given, where),
-        moe_token_dispatcher_type=given.get("moe_token_dispatcher_type"),
         rank_order="tp-cp-ep-pp-dp" if given.get("use_tp_pp_dp_mapping") else "tp-cp-ep-dp-pp",
         account_for_embedding=bool(given.get("account_for_embedding_in_pipeline_split")),
         account_for_loss=bool(given.get("account_for_loss_in_pipeline_split")),

@@ -11,35 +11,8 @@ from typing import Any, NamedTuple
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.layers.latent import LATENT_SIZES
+from pipette_opt.read.megatron_numbers import number, option_of, whole
 from pipette_opt.specs.layer_patterns import layer_frequency, layer_list
-
-
-def option_of(field: str) -> str:
-    """Return the option that sets a field, such as ``--num-layers``."""
-    return f"--{field.replace('_', '-')}"
-
-
-def whole(value: Any, option: str, where: str) -> int:
-    """Return an option's value as a whole number, read as Megatron does (``1e6`` is refused)."""
-    try:
-        return int(value)
-    except ValueError:
-        raise InputError(where, f"{option} must be a whole number, got {shown(value)}.") from None
-
-
-def number(value: Any, option: str, where: str) -> float:
-    """Return an option's value as a number."""
-    try:
-        return float(value)
-    except ValueError:
-        raise InputError(where, f"{option} must be a number, got {shown(value)}.") from None
-
-
-def required(given: Mapping[str, Any], field: str, where: str) -> int:
-    """Return an option that must be given as a whole number."""
-    if field not in given:
-        raise InputError(where, f"{option_of(field)} is missing.")
-    return int(given[field])
 
 
 def _window(value: Any, option: str, where: str) -> tuple[int, ...]:
@@ -165,7 +138,7 @@ BLOCKS = (
 )
 """Vocabulary, norms, biases, activation and positions of a model."""
 
-MIXERS = (
+WINDOWS_AND_EXPERTS = (
     Field("window_size", kind=WINDOW),
     Field("window_attn_skip_freq", kind=LAYERS, needs="window_size"),
     Field("softmax_type", unwritten="vanilla"),
@@ -183,7 +156,7 @@ MIXERS = (
     Field("", "moe_layer_freq"),
     Field("attention_output_gate"),
 )
-"""Windows, experts and gates of a model."""
+"""Windows, softmax, experts and output gates of a model."""
 
 DEPTHS = (
     Field("mtp_num_layers", needs="mtp_num_layers"),
@@ -195,7 +168,7 @@ DEPTHS = (
 WIDE = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
 """Fields and options for the layers at the ends that stay in 16 bits."""
 
-MODEL = (*SIZES, *BLOCKS, *MIXERS, *DEPTHS)
+MODEL = (*SIZES, *BLOCKS, *WINDOWS_AND_EXPERTS, *DEPTHS)
 
 TRAINING = (
     Field("fused_softmax", "no_masked_softmax_fusion", SWITCHED_OFF),

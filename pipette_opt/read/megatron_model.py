@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.read.megatron_fields import LATENT, LATENT_YARN, MODEL, WIDE, YARN, option_of, read_fields, required
+from pipette_opt.read.megatron_fields import LATENT, LATENT_YARN, MODEL, WIDE, YARN, read_fields
 from pipette_opt.read.megatron_layers import given_pattern, layer_list_fields
+from pipette_opt.read.megatron_numbers import option_of, required
 from pipette_opt.read.tokenizers import tokenizer_of
 from pipette_opt.specs import LatentAttention, ModelSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_frequency

@@ -10,14 +10,14 @@ from pipette_opt.read.megatron_fields import (
     DEPTHS,
     LATENT,
     LATENT_YARN,
-    MIXERS,
     SIZES,
     WIDE,
+    WINDOWS_AND_EXPERTS,
     YARN,
-    option_of,
     written_values,
 )
 from pipette_opt.read.megatron_layers import MIXER_OPTIONS
+from pipette_opt.read.megatron_numbers import option_of
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
 from pipette_opt.specs.layer_patterns import layer_list
 
@@ -62,13 +62,12 @@ def model_options(
     if model.activation_func == "gelu":
         raise InputError("activation_func", "is gelu with a gate, which Megatron-LM has no argument for.")
     check_chunks(model, training)
-    blocks = written_values(BLOCKS, model) | _block_values(model, training)
     return [
         *options_of(**written_values(SIZES, model)),
         *_latent_options(model.multi_latent_attention),
-        *options_of(**blocks),
+        *options_of(**written_values(BLOCKS, model) | _block_values(model, training)),
         *([] if model.yarn is None else options_of(**written_values(YARN, model.yarn))),
-        *options_of(**written_values(MIXERS, model) | _expert_values(model, training)),
+        *options_of(**written_values(WINDOWS_AND_EXPERTS, model) | _expert_values(model, training)),
         *options_of(**layer_list_values(model, layers_per_chunk)),
         *options_of(**written_values(DEPTHS, model), **_wide_values(model, training)),
         *(model.other_arguments or ()),
@@ -162,9 +161,8 @@ def barred_pattern(pattern: str, layers_per_chunk: Sequence[Sequence[int]]) -> s
 
 def _layers_with_experts(model: ModelSpec) -> int | tuple[int, ...]:
     """Return the value of ``--moe-layer-freq``: N if every N-th layer has experts, else 0 or 1 for each layer."""
-    if isinstance(model.moe_layer_freq, int):
-        return model.moe_layer_freq
-    return tuple(int(kind.has_experts) for kind in model.layers)
+    every = model.moe_layer_freq
+    return every if isinstance(every, int) else tuple(int(kind.has_experts) for kind in model.layers)
 
 
 def _wide_values(model: ModelSpec, training: TrainingSpec) -> dict[str, object]:
