@@ -163,9 +163,9 @@ def with_iterations(files: Mapping[str, str], number: int) -> dict[str, str]:
     return {name: found.sub(rf"\g<1>{number}", text) for name, text in files.items()}
 
 
-def layout_options(plan: Plan) -> dict[str, str | int | bool]:
+def layout_options(plan: Plan) -> dict[str, str | int | bool | None]:
     """
-    Return the layers and chunks of each stage as fields of megatron-core; empty for equal stages without chunks.
+    Return the layers and chunks of each stage as fields of megatron-core, unset for equal stages without chunks.
 
     Megatron-core has three ways to express them:
 
@@ -174,26 +174,23 @@ def layout_options(plan: Plan) -> dict[str, str | int | bool]:
     - for all other splits set ``pipeline_model_parallel_layout``: chunks in model order, ``E`` the embedding, ``t`` a
       layer, ``m`` a depth of multi-token prediction, ``L`` the head
       (``megatron/core/transformer/pipeline_parallel_layer_layout.py``). The layout also sets the number of chunks.
+
+    The pattern of a hybrid model says all of this.
     """
-    layers, chunks = plan.config.layers_per_stage, plan.config.num_chunks
-    if plan.config.pipeline_model_parallel_layout is not None or not is_megatron_split(sum(layers), layers):
-        depths = recorded_model(plan).mtp_num_layers
-        return {"pipeline_model_parallel_layout": layout_of(plan.config.layers_per_chunk, depths)}
-    options: dict[str, str | int | bool] = {}
-    if chunks > 1:
-        options["virtual_pipeline_model_parallel_size"] = chunks
-    counted = {
-        "account_for_embedding_in_pipeline_split": plan.config.counts_embedding,
-        "account_for_loss_in_pipeline_split": plan.config.counts_loss,
+    model, config, layers = recorded_model(plan), plan.config, plan.config.layers_per_stage
+    by_pattern, counts = model.hybrid_layer_pattern is not None, config.counts_embedding or config.counts_loss
+    by_layout = config.pipeline_model_parallel_layout is not None or not is_megatron_split(sum(layers), layers)
+    by_sizes = not by_pattern and not by_layout
+    first, last = pipeline_split_options(layers) if by_sizes and not counts else (None, None)
+    layout = layout_of(config.layers_per_chunk, model.mtp_num_layers) if by_layout and not by_pattern else None
+    return {
+        "pipeline_model_parallel_layout": layout,
+        "virtual_pipeline_model_parallel_size": config.num_chunks if by_sizes and config.num_chunks > 1 else None,
+        "num_layers_in_first_pipeline_stage": first,
+        "num_layers_in_last_pipeline_stage": last,
+        "account_for_embedding_in_pipeline_split": by_sizes and config.counts_embedding,
+        "account_for_loss_in_pipeline_split": by_sizes and config.counts_loss,
     }
-    if any(counted.values()):
-        return options | {name: True for name, counts in counted.items() if counts}
-    first, last = pipeline_split_options(layers)
-    if first is not None:
-        options["num_layers_in_first_pipeline_stage"] = first
-    if last is not None:
-        options["num_layers_in_last_pipeline_stage"] = last
-    return options
 
 
 def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
@@ -201,7 +198,7 @@ def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
     check_megatron_can("Megatron-LM", plan, most_sharded=3)
     ranks, expert_size = config.expert_model_parallel_size, expert_tensor_size(plan, model.num_experts)
     refuse_operations(config)
-    layout = {} if model.hybrid_layer_pattern else layout_options(plan)
+    layout = layout_options(plan)
     is_divided, full = divided_by_torch(recorded_training(plan), config), config.recompute_granularity == "full"
     return [
         *options_of(

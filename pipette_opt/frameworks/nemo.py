@@ -73,13 +73,6 @@ MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name not
 
 WITHOUT_OVERRIDE = ("num_distributed_optimizer_instances", "outer_dp_sharding_strategy", "offload")
 CONFIG_FIELDS = tuple(field.name for field in fields(ParallelConfig) if field.name not in WITHOUT_OVERRIDE)
-LAYOUT_FIELDS = (
-    "pipeline_model_parallel_layout",
-    "virtual_pipeline_model_parallel_size",
-    "num_layers_in_first_pipeline_stage",
-    "num_layers_in_last_pipeline_stage",
-)
-COUNTED_FIELDS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 
 
 def export_nemo(plan: Plan) -> dict[str, str]:
@@ -110,7 +103,6 @@ def overrides(plan: Plan) -> dict[str, Any]:
     refuse_operations(config)
     full = config.recompute_granularity == "full"
     sends_beside = config.num_chunks > 1 and config.overlap_p2p_communication
-    layout = {} if model.hybrid_layer_pattern else layout_options(plan)
     return {
         "model": {
             **_blocks(model),
@@ -127,8 +119,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
             "expert_model_parallel_size": config.expert_model_parallel_size,
             "expert_tensor_parallel_size": expert_tensor_size(plan, model.num_experts),
             "sequence_parallel": config.sequence_parallel,
-            **{name: layout.get(name) for name in LAYOUT_FIELDS},
-            **{name: name in layout for name in COUNTED_FIELDS},
+            **layout_options(plan),
             **({"tp_comm_overlap": True} if has_user_buffers(training, config) else {}),
             "overlap_p2p_comm": sends_beside,
             "batch_p2p_comm": not sends_beside,

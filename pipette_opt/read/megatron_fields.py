@@ -1,9 +1,9 @@
 """
 Table of the fields that options of Megatron-LM set, with the conversions each way.
 
-:mod:`~pipette_opt.read.megatron_model` reads a model by these rows, :mod:`~pipette_opt.read.model_words` writes it in
-their order, and :mod:`pipette_opt.frameworks.nemo` overrides fields of megatron-core by them. Kinds of values and names
-in megatron-core are those of ``data/megatron_options.csv``; defaults are those of the dataclasses.
+:mod:`~pipette_opt.read.megatron_model` and :mod:`~pipette_opt.read.megatron_training` read by these rows;
+:mod:`~pipette_opt.read.model_words` writes in their order. Kinds of values, and names in megatron-core, are those of
+``data/megatron_options.csv``; defaults are those of the dataclasses.
 """
 
 from collections.abc import Callable, Iterable, Mapping
