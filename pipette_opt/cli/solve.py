@@ -147,9 +147,8 @@ def _show(found: "Solved", max_oom_risk: float, out: Path, *, json: bool) -> Non
         steps = [] if is_stdout(out) else next_steps(plan, str(out))[: None if current is None else MAX_STEPS_COMPARED]
         screen = first_screen(plan, flags=decided_options(plan), paying=paying, today=compared, next_steps=steps)
         show(*screen, beside=out)
-    if changes is not None:
-        where = "your launch" if found.job.launch is None else found.job.launch.where
-        show(*_changes_lines(changes, where, None if is_verbose() else MAX_CHANGES), beside=out)
+    if changes is not None and found.job.launch is not None:
+        show(*_changes_lines(changes, found.job.launch.where, None if is_verbose() else MAX_CHANGES), beside=out)
 
 
 def _exit_if_open(plan: "Plan", search: opt.SearchOptions, *, stopped: bool) -> None:

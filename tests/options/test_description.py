@@ -11,14 +11,15 @@ from benchmarks import options_page as reference
 from pipette_opt.base import types
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.options.description import JobOptions, Measured, SpaceOptions, field_of, fields_of
+from pipette_opt.options.description import JobOptions, Measured, SearchOptions, SpaceOptions, field_of, fields_of
+from pipette_opt.specs.objective import Objective
 from pipette_opt.specs.precision import FP8_RECIPES
 from pipette_opt.specs.training import DISPATCHER_WORDS
 
 
 def test_every_field_is_declared_with_help() -> None:
     """No field of the classes is without an option, and no help is empty."""
-    for described in (JobOptions, SpaceOptions, Measured):
+    for described in (JobOptions, SpaceOptions, SearchOptions, Measured):
         assert set(fields_of(described)) == set(described.__dataclass_fields__)
         assert all(field.option.help for field in fields_of(described).values())
 
@@ -31,6 +32,8 @@ def test_words_are_those_that_the_product_knows() -> None:
     assert set(field_of("allreduce").option.words) == set(get_args(types.Collective))
     assert {*field_of("launcher").option.words, "replicas-first"} == set(get_args(types.Launcher))
     assert set(field_of("precision").option.words) == set(get_args(types.Precision))
+    assert set(field_of("objective").option.words) == set(Objective)
+    assert set(field_of("prefer").option.words) == set(get_args(types.Prefer))
 
 
 def test_a_search_space_has_the_declared_fields() -> None:
