@@ -48,8 +48,7 @@ def backtest(
     from pipette_opt.calibrate.predict import predict_runs
     from pipette_opt.calibrate.tables import group_rows, group_table
     from pipette_opt.cli.output import (
-        check_place,
-        check_stdout,
+        check_outputs,
         say,
         say_written,
         show,
@@ -62,8 +61,7 @@ def backtest(
 
     if not 0 < max_oom_risk < 1:
         raise InputError("--max-oom-risk", f"must be in (0, 1), got {max_oom_risk}.")
-    check_place(out)
-    check_stdout(json, out)
+    check_outputs(json, out)
     stack = read_stack(software) if software else read_stack()
     measured, bad = read_rows(runs)
     hosts = read_cluster(cluster) if cluster else None

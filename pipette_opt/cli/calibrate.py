@@ -38,8 +38,7 @@ def calibrate(
     from pipette_opt.calibrate.tables import errors_entry, fit_table
     from pipette_opt.cli.interrupt import STOPPED_EARLY
     from pipette_opt.cli.output import (
-        check_place,
-        check_stdout,
+        check_outputs,
         say,
         say_written,
         show,
@@ -49,8 +48,7 @@ def calibrate(
     from pipette_opt.library.calibrate import calibrate as library_calibrate
     from pipette_opt.report.cells import as_rich
 
-    check_place(out)
-    check_stdout(json, out)
+    check_outputs(json, out)
     found = for_commands(library_calibrate)(
         runs, out=out, base=base, cluster=cluster, name=name, max_runs=max_runs, validate=validate
     )

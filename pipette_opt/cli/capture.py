@@ -42,12 +42,11 @@ def capture(
     import shlex
 
     from pipette_opt.base.files import is_stdout, note_input, write_atomically
-    from pipette_opt.cli.output import answer, check_place, check_stdout, say, show_json
+    from pipette_opt.cli.output import answer, check_outputs, say, show_json
     from pipette_opt.read.capture.captured import capture as run_captured
     from pipette_opt.read.scripts import script_environment
 
-    check_place(out)
-    check_stdout(json, out)
+    check_outputs(json, out)
     for word in command:
         note_input(word)
     _check_replaces_a_capture(out)

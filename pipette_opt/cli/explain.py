@@ -1,56 +1,34 @@
 """``pipette-opt explain``."""
 
-from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipette_opt.base.errors import InputError
-from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
-from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+from pipette_opt.cli.interrupt import exit_if_stopped, watched
+from pipette_opt.options.questions import ExplainOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import RenderableType
 
-    from pipette_opt.candidates import SearchSpace
     from pipette_opt.library.explain import Explained, Placed
-    from pipette_opt.optimize import OptimizeParams
-    from pipette_opt.specs import Instance
-
-RULE_S = 15.0
-"""Time limit of each solve of ``--rules``, in seconds, if ``--time-limit`` is not given. Chosen."""
+    from pipette_opt.library.layout_rules import RuleRow
 
 
 @opt.spread
 def explain(
-    context: typer.Context,
     job_options: Annotated[opt.JobOptions, opt.Without(("measured_runs", "host_order"))],
     space_options: opt.SpaceOptions,
+    how: ExplainOptions,
+    limits: Annotated[opt.LimitOptions, opt.Without(("seed",))],
     asked: Annotated[
         list[str] | None,
         typer.Argument(
             help="Configurations to explain, as tp=8,pp=2,recompute=full or as table labels such as 'tp8 pp2 sp'."
         ),
     ] = None,
-    plan: Annotated[
-        Path | None, typer.Option(help="Plan file to compare with; also gives the job, unless job options are given.")
-    ] = None,
-    rules: Annotated[
-        bool,
-        typer.Option("--rules", help="Check which rules of the layouts study (arXiv 2311.05610) hold for this job."),
-    ] = False,
-    max_oom_risk: opt.MaxOomRisk = USUAL_RISK,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds to place each configuration (default 5), or for each solve of --rules (default 15).",
-            min=0.1,
-            rich_help_panel=opt.RUN,
-        ),
-    ] = None,
-    workers: opt.Workers = None,
     json: opt.Json = False,
 ) -> None:
     """
@@ -66,26 +44,23 @@ def explain(
 
     Example: [bold]pipette-opt explain --rules --example lab-16x8[/]
     """
-    from pipette_opt.cli.output import live_progress, show_json
-    from pipette_opt.job.space import search_space
-    from pipette_opt.library.explain import OF_LAUNCH, PLACE_S, check_asked, explained, params_of, question_of
-    from pipette_opt.plans.watcher import Watcher
+    from dataclasses import asdict
 
-    if rules and (asked is not None or plan is not None):
-        raise InputError("--rules", "checks the whole job; leave out configurations and --plan.")
-    check_asked(asked, job_options, plan)
-    params = params_of(time_limit or (RULE_S if rules else PLACE_S), workers, 0, max_oom_risk)
-    has_job = plan is None or any(
-        opt.is_given(context, field.name) for field in fields(job_options) if field.name not in OF_LAUNCH
-    )
-    question = question_of(plan, job_options if has_job else None, lambda job: search_space(job, space_options))
-    if rules:
-        _show_rules(question.instance, question.space, params, json=json)
-        return
-    watcher = Watcher()
-    with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        found = explained(question, asked, job_options, params, watcher)
-    if not json:
+    from pipette_opt.cli.output import show, show_json
+    from pipette_opt.library.arguments import for_commands
+    from pipette_opt.library.explain import explain as library_explain
+    from pipette_opt.library.layout_rules import RULES
+
+    with watched(quiet=json) as watcher:
+        given = opt.given_of(job_options, space_options, how, limits)
+        found = for_commands(library_explain)(asked, **given, on_progress=watcher)
+    if how.rules:
+        if json:
+            show_json([asdict(row) | {"gain": row.gain} for row in found.rules])
+        else:
+            show(_rules_table(found.rules), "", "Times are simulated.")
+        exit_if_stopped(watcher, f"{len(found.rules)} of {len(RULES)} rules are done")
+    elif not json:
         _show(found)
     elif found.answers:
         documents = [answer.as_dict() for answer in found.answers]
@@ -133,35 +108,20 @@ def _placed_table(placed: "Placed") -> "RenderableType":
     return as_rich(Table(headers=("where the time goes", "asked for >", "the plan >", "more >"), rows=rows))
 
 
-def _show_rules(instance: "Instance", space: "SearchSpace", params: "OptimizeParams", *, json: bool) -> None:
-    """Solve the job with and without each rule of the layouts study, and print the rows."""
-    from dataclasses import asdict
-
+def _rules_table(rows: "Sequence[RuleRow]") -> "RenderableType":
+    """Return a table of rules of the layouts study: whether each holds, and the times with and without it."""
     from pipette_opt.base.table import Table
     from pipette_opt.base.units import short_seconds
-    from pipette_opt.cli.output import live_progress, say, show, show_json
-    from pipette_opt.library.layout_rules import RULES, check_rules
-    from pipette_opt.plans.watcher import Watcher
     from pipette_opt.report.cells import as_rich
 
-    watcher = Watcher()
-    with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        rows = check_rules(instance, space, params, watcher)
-    if json:
-        show_json([asdict(row) | {"gain": row.gain} for row in rows])
-    else:
-        cells = [
-            (
-                row.rule,
-                row.verdict + (", proven" if row.is_proven else ""),
-                short_seconds(row.kept_s),
-                short_seconds(row.broken_s),
-                row.why,
-            )
-            for row in rows
-        ]
-        table = Table(headers=("rule", "holds", "with >", "without >", "why"), rows=cells)
-        show(as_rich(table), "", "Times are simulated.")
-    if watcher.stop.is_set():
-        say(f"stopped early: {len(rows)} of {len(RULES)} rules are done")
-        raise typer.Exit(STOPPED_EARLY)
+    cells = [
+        (
+            row.rule,
+            row.verdict + (", proven" if row.is_proven else ""),
+            short_seconds(row.kept_s),
+            short_seconds(row.broken_s),
+            row.why,
+        )
+        for row in rows
+    ]
+    return as_rich(Table(headers=("rule", "holds", "with >", "without >", "why"), rows=cells))

@@ -1,10 +1,16 @@
-"""Ctrl-C and SIGTERM: the first signal stops a search, which still returns its best plan."""
+"""Searches of commands: progress, and Ctrl-C and SIGTERM; the first signal stops a search with its best plan."""
 
 import _thread
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from pipette_opt.plans.watcher import Watcher
 
 STOPPED_EARLY = 4
 """Exit code of a search that was stopped, or reached its time limit, before its gap was closed."""
@@ -52,3 +58,37 @@ def stop_on_interrupt(stop: threading.Event, is_prepared: Callable[[], bool] = _
             timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def watched(*, quiet: bool, begun: float | None = None, keeps_plans: bool = False) -> "Iterator[Watcher]":
+    """
+    Yield the watcher of a search, whose progress is shown and which Ctrl-C stops.
+
+    Parameters
+    ----------
+    quiet
+        Show no progress.
+    begun
+        Seconds of ``time.perf_counter`` when the command began; by default now.
+    keeps_plans
+        Whether the search finishes the plan that it has when it is stopped; see :func:`stop_on_interrupt`.
+    """
+    from pipette_opt.cli.output import live_progress
+    from pipette_opt.plans.watcher import Watcher
+
+    watcher = Watcher() if begun is None else Watcher(begun=begun)
+    with (
+        stop_on_interrupt(watcher.stop, lambda: keeps_plans and watcher.is_prepared),
+        live_progress(watcher, quiet=quiet),
+    ):
+        yield watcher
+
+
+def exit_if_stopped(watcher: "Watcher", done: str) -> None:
+    """Exit with code 4 if the search was stopped early; ``done`` says what is done."""
+    from pipette_opt.cli.output import say
+
+    if watcher.stop.is_set():
+        say(f"stopped early: {done}")
+        raise typer.Exit(STOPPED_EARLY)

@@ -19,6 +19,7 @@ from pipette_opt.job.read import read_job as read_job
 from pipette_opt.options.description import JobOptions as JobOptions
 from pipette_opt.options.description import SearchOptions as SearchOptions
 from pipette_opt.options.description import SpaceOptions as SpaceOptions
+from pipette_opt.options.questions import LimitOptions as LimitOptions
 from pipette_opt.options.values import checked as checked
 from pipette_opt.options.values import cores as cores
 from pipette_opt.options.values import given_of as given_of

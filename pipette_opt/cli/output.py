@@ -144,6 +144,12 @@ def answer(text: str) -> None:
         console().print(text, soft_wrap=True, markup=False)
 
 
+def check_outputs(json: bool, *paths: Path | None) -> None:
+    """Raise ``InputError`` if a file to write cannot be written or is named twice, or two outputs go to one stream."""
+    check_place(*paths)
+    check_stdout(json, *paths)
+
+
 def check_place(*paths: Path | None) -> None:
     """Raise ``InputError`` for an output file that cannot be written or that is named twice."""
     taken = set()

@@ -7,14 +7,15 @@ from typing import Annotated
 import typer
 
 from pipette_opt.cli import options as opt
-from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+from pipette_opt.cli.interrupt import exit_if_stopped, watched
 from pipette_opt.options.questions import ReplanOptions
 
 
 @opt.spread
 def replan(
     plan: Annotated[Path, typer.Argument(help="Plan file of the job that runs now.")],
-    asked: Annotated[ReplanOptions, opt.Without(("seed",))],
+    asked: ReplanOptions,
+    limits: Annotated[opt.LimitOptions, opt.Without(("seed",))],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -37,27 +38,20 @@ def replan(
     begun = time.perf_counter()
     from pipette_opt.base.files import is_stdout, write_atomically
     from pipette_opt.base.units import difference
-    from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written, show, show_json
+    from pipette_opt.cli.output import check_outputs, say, say_written, show, show_json
     from pipette_opt.library.arguments import for_commands
     from pipette_opt.library.replan import replan as library_replan
-    from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.load_tables import moves_csv, moves_to_dict, replan_tables
     from pipette_opt.report.plan_file import keep_plan, read_plan
     from pipette_opt.report.same_job import check_same_job
     from pipette_opt.report.tables import verdict_line
 
     given, out = out, out or Path("replan.json")
-    check_place(out, moves_out)
-    check_stdout(json, out, moves_out)
+    check_outputs(json, out, moves_out)
     if given is None:
         check_same_job(out, read_plan(plan).inputs)
-    watcher = Watcher(begun=begun)
-    with stop_on_interrupt(watcher.stop, lambda: watcher.is_prepared), live_progress(watcher, quiet=json):
-        found = for_commands(library_replan)(
-            plan,
-            **opt.given_of(asked),
-            on_progress=watcher,
-        )
+    with watched(quiet=json, begun=begun, keeps_plans=True) as watcher:
+        found = for_commands(library_replan)(plan, **opt.given_of(asked, limits), on_progress=watcher)
     chosen = found.chosen.plan
     keep_plan(chosen, out)
     if moves_out is not None:
@@ -86,6 +80,4 @@ def replan(
                 f"with --micro-batches unequal: {hosts:g} hosts, {gain} tokens per second (planned only: "
                 "no launcher runs unequal numbers)"
             )
-    if watcher.stop.is_set():
-        say("stopped early: this is the best plan so far")
-        raise typer.Exit(STOPPED_EARLY)
+    exit_if_stopped(watcher, "this is the best plan so far")

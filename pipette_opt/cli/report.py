@@ -25,13 +25,12 @@ def report(
     Example: [bold]pipette-opt report plan.json -o report.html[/]
     """
     from pipette_opt.base.files import is_stdout
-    from pipette_opt.cli.output import check_place, check_stdout, say, say_written, show_json
+    from pipette_opt.cli.output import check_outputs, say, say_written, show_json
     from pipette_opt.library.solve import report_of
     from pipette_opt.report.page import write_page
     from pipette_opt.report.plan_file import read_plan
 
-    check_place(out)
-    check_stdout(json, out)
+    check_outputs(json, out)
     verdict = read_plan(plan).verdict
     text, is_whole = report_of(plan, cluster)
     if is_stdout(out):

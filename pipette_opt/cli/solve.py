@@ -8,7 +8,7 @@ import typer
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.cli import options as opt
-from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+from pipette_opt.cli.interrupt import STOPPED_EARLY, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,24 +82,21 @@ def solve(
     """
     begun = time.perf_counter()
     from pipette_opt.base.files import is_stdout
-    from pipette_opt.cli.output import check_place, check_stdout, live_progress, say, say_written
+    from pipette_opt.cli.output import check_outputs, say, say_written
     from pipette_opt.library.solve import solved
-    from pipette_opt.plans.watcher import Watcher
     from pipette_opt.report.plan_file import keep_plan
     from pipette_opt.report.same_job import check_same_job
 
     is_own, out = out is None, out or Path("plan.json")
-    check_place(out, trace)
-    check_stdout(False, out, trace)
+    check_outputs(False, out, trace)
 
     def on_job(job: "Job") -> None:
         if is_own:
             check_same_job(out, job.inputs)
 
-    watcher = Watcher(begun=begun)
-    if not is_stdout(out):
-        watcher.on_plan = _writing(out)
-    with stop_on_interrupt(watcher.stop, lambda: watcher.is_prepared), live_progress(watcher, quiet=json):
+    with watched(quiet=json, begun=begun, keeps_plans=True) as watcher:
+        if not is_stdout(out):
+            watcher.on_plan = _writing(out)
         given = opt.given_of(job_options, space_options, search)
         found = solved(**given, watcher=watcher, compare=compare, on_job=on_job)
     if not (json and is_stdout(out)):

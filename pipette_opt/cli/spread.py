@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 JOB_FILE_HELP = "Job file (YAML) with any of the options below. Options on the command line override the file."
 
 
+OF_JOB_FILES = (JobOptions, SpaceOptions, SearchOptions)
+"""Classes of options that a job file sets, too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Without:
     """Annotation of a parameter of job options: names of the options that the command does not offer."""
@@ -92,7 +96,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         if either and isinstance(given[either], Path) and given[either].suffix in (".yaml", ".yml"):
             path, given[either] = given[either], None
         file = None if path is None else _read(path)
-        known = {field.name for _, taken in groups.values() for field in taken}
+        known = {field.name for kind, taken in groups.values() if kind in OF_JOB_FILES for field in taken}
         if file is not None:
             _say_replaced(context, file, known | set(fields_of(SpaceOptions) if is_whole else ()), bool(measured))
             if not is_whole:
@@ -102,7 +106,13 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         for name, (kind, taken) in groups.items():
             given[name] = kind(
                 **{
-                    field.name: _value(context, field, given.pop(field.name), file, has_figures=bool(measured))
+                    field.name: _value(
+                        context,
+                        field,
+                        given.pop(field.name),
+                        file if kind in OF_JOB_FILES else None,
+                        has_figures=bool(measured),
+                    )
                     for field in taken
                 }
             )

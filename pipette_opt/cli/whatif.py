@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pipette_opt.cli import options as opt
-from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
+from pipette_opt.cli.interrupt import exit_if_stopped, watched
 from pipette_opt.options.questions import WhatifOptions
 
 TITLES = {
@@ -25,7 +25,8 @@ TITLES = {
 @opt.spread
 def whatif(
     plan: Annotated[Path, typer.Argument(help="Plan file to ask about.")],
-    asked: Annotated[WhatifOptions, opt.Without(("seed",))],
+    asked: WhatifOptions,
+    limits: Annotated[opt.LimitOptions, opt.Without(("seed",))],
     json: opt.Json = False,
 ) -> None:
     """
@@ -42,19 +43,13 @@ def whatif(
     from dataclasses import asdict
 
     from pipette_opt.base.units import counted, difference
-    from pipette_opt.cli.output import live_progress, say, show, show_json
+    from pipette_opt.cli.output import show, show_json
     from pipette_opt.library.arguments import for_commands
     from pipette_opt.library.whatif import whatif as library_whatif
-    from pipette_opt.plans.watcher import Watcher
     from pipette_opt.replan.question_tables import answers_table
 
-    watcher = Watcher(begun=begun)
-    with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-        found = for_commands(library_whatif)(
-            plan,
-            **opt.given_of(asked),
-            on_progress=watcher,
-        )
+    with watched(quiet=json, begun=begun) as watcher:
+        found = for_commands(library_whatif)(plan, **opt.given_of(asked, limits), on_progress=watcher)
     if json:
         today, *answers = [asdict(answer) | {"is_proven": answer.is_proven} for answer in (found.today, *found.answers)]
         show_json({"plan": today, "answers": answers, "changed": list(found.changed)})
@@ -76,6 +71,4 @@ def whatif(
             if answers_of_group:
                 show(answers_table(title, answers_of_group, found.today.config))
         show("", *(f"- {line}" for line in found.notes))
-    if watcher.stop.is_set():
-        say(f"stopped early: {len(found.answers)} of {counted(found.num_questions, 'question')} are answered")
-        raise typer.Exit(STOPPED_EARLY)
+    exit_if_stopped(watcher, f"{len(found.answers)} of {counted(found.num_questions, 'question')} are answered")

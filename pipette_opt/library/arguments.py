@@ -10,12 +10,14 @@ from typing import Any, TypeVar, cast
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates import SearchSpace
+from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.job.read import Job, Made, read_job
 from pipette_opt.job.space import search_space
 from pipette_opt.library.measured import with_measured
 from pipette_opt.options.description import JobOptions, SpaceOptions, fields_of
 from pipette_opt.options.names import option_name, usual_name
-from pipette_opt.options.values import check_declared, field_value
+from pipette_opt.options.questions import LimitOptions
+from pipette_opt.options.values import check_declared, checked, field_value, threads
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Progress, Watcher
 from pipette_opt.read.fields import did_you_mean
@@ -170,6 +172,13 @@ def comma_text(value: Listed | None) -> str | None:
 def texts(value: str | Iterable[str] | None) -> list[str] | None:
     """Return the texts as a list; a single text becomes a list of one."""
     return [value] if isinstance(value, str) else None if value is None else list(value)
+
+
+def params_of(limits: LimitOptions, **more: Any) -> OptimizeParams:
+    """Return the settings of a search with these limits and ``more`` fields; ``InputError`` names a wrong option."""
+    return checked(
+        OptimizeParams, workers=threads(limits.workers), seed=limits.seed, max_oom_risk=limits.max_oom_risk, **more
+    )
 
 
 def watcher_of(on_progress: Told | None) -> Watcher:

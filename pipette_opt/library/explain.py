@@ -1,34 +1,38 @@
 """``explain``: why configurations are not the plan."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipette_opt.base.errors import InfeasibleError, InputError
-from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.base.units import MIN_DIFFERENCE
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.certify.conflicts import conflicts
-from pipette_opt.certify.labels import pinned, separate
+from pipette_opt.certify.labels import pinned as pinned_by_label
+from pipette_opt.certify.labels import separate
 from pipette_opt.certify.why import Why, against, why
 from pipette_opt.job.models import check_one_model
-from pipette_opt.job.read import LAUNCH, Job, Made, read_job
+from pipette_opt.job.read import LAUNCH, read_job
 from pipette_opt.job.space import search_space
 from pipette_opt.library.arguments import (
     Named,
     Told,
     argument_errors,
     described,
+    params_of,
     plan_or_file,
     texts,
     watcher_of,
 )
+from pipette_opt.library.layout_rules import RuleRow, check_rules
 from pipette_opt.library.plans import plan_and_instance, plan_of_job
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.options.description import JobOptions
-from pipette_opt.options.values import checked, threads
+from pipette_opt.options.description import SpaceOptions
+from pipette_opt.options.names import option_name
+from pipette_opt.options.questions import ExplainOptions, LimitOptions
+from pipette_opt.options.values import given_of
 from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.watcher import Watcher
@@ -41,8 +45,8 @@ PLACED = ("slower", "not faster", "may win", "not searched")
 OF_LAUNCH = {"launch", "env"}
 """Options of a job that describe a configuration of the plan's job, too."""
 
-PLACE_S = 5.0
-"""Default time limit of each placement search, in seconds. Chosen."""
+PLACE_S, RULE_S = 5.0, 15.0
+"""Default time limits, in seconds: of the search of a placement, and of a solve with or without a rule. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +135,17 @@ class Explained:
     conflicts
         Sets of requirements that cannot be met together. Searched only if no configuration was asked about; empty if a
         plan exists.
+    rules
+        Rules of the layouts study, if asked about; fewer if stopped.
     """
 
     answers: tuple[Explanation, ...] = ()
     conflicts: tuple[tuple[str, ...], ...] = ()
+    rules: tuple[RuleRow, ...] = ()
 
     def __repr__(self) -> str:
+        if self.rules:
+            return lines_at_most(f"{len(self.rules)} rules", [f"{row.rule}: {row.verdict}" for row in self.rules])
         if not self.answers:
             found = [", ".join(names) for names in self.conflicts]
             return lines_at_most(
@@ -148,6 +157,7 @@ class Explained:
         return lines_at_most(f"{len(lines)} configurations", lines)
 
 
+@argument_errors(asked="the configuration")
 def explain(
     asked: str | Iterable[str] | None = None,
     *,
@@ -156,15 +166,11 @@ def explain(
     model: Named | ModelSpec | None = None,
     training: TrainingSpec | None = None,
     space: SearchSpace | None = None,
-    max_oom_risk: float = USUAL_RISK,
-    time_limit_s: float = PLACE_S,
-    workers: int | None = None,
-    seed: int = 0,
     on_progress: Told | None = None,
-    **job: Any,
+    **options: Any,
 ) -> Explained:
     """
-    Explain why configurations are not the plan, or which requirements cannot be met together.
+    Explain why configurations are not the plan, which requirements cannot be met together, or which rules hold.
 
     Parameters
     ----------
@@ -173,33 +179,52 @@ def explain(
         ``launch``, if given.
     plan
         The plan to compare with, or its file; its job is used unless another job is given.
-    cluster, model, training, space, job
+    cluster, model, training, space
         The job and its search space, as in :func:`~pipette_opt.solve`.
-    max_oom_risk
-        Accepted probability of running out of memory, in (0, 1].
-    time_limit_s
-        Seconds to search a placement of each configuration; used only with ``plan``.
-    workers, seed, on_progress
-        Threads, random choices and progress, as in :func:`~pipette_opt.solve`.
+    on_progress
+        Callback for progress, as in :func:`~pipette_opt.solve`.
+    options
+        The job, as in :func:`~pipette_opt.solve`, and fields of
+        :class:`~pipette_opt.options.questions.ExplainOptions` and
+        :class:`~pipette_opt.options.questions.LimitOptions`. ``time_limit_s`` is that of each placement, which is
+        searched only with ``plan``.
 
     Raises
     ------
     InputError
         If an argument or a file is wrong; ``where`` names the argument, or the file and its field.
     """
-    with argument_errors(asked="the configuration"):
-        options, pinned, made = described(cluster, model, training, job)
-        has_job = any(part is not None for part in (cluster, model, training, space)) or bool(job.keys() - OF_LAUNCH)
-        given, words = None if plan is None else plan_or_file(plan), texts(asked)
-        check_asked(words, options, given)
-        asked_of = options if has_job or plan is None else None
-        question = question_of(given, asked_of, lambda read: search_space(read, pinned, space), made)
-        params = params_of(time_limit_s, workers, seed, max_oom_risk)
-        return explained(question, words, options, params, watcher_of(on_progress))
+    job, pinned, made, how, limits = described(cluster, model, training, options, ExplainOptions, LimitOptions)
+    given, words = None if plan is None else plan_or_file(plan), texts(asked)
+    if how.rules and (words is not None or given is not None):
+        raise InputError("--rules", "checks the whole job; leave out configurations and --plan.")
+    if words and job.launch is not None and given is not None:
+        raise InputError(LAUNCH, "has no effect beside configurations and --plan; leave it out.")
+    params = params_of(limits, time_limit_s=how.time_limit or (RULE_S if how.rules else PLACE_S))
+    has_job = any(part is not None for part in (cluster, model, training, space)) or given_of(job).keys() - OF_LAUNCH
+    if given is not None and not has_job:
+        question = _question_of_plan(given, pinned)
+    else:
+        read = read_job(job, made)
+        old = None if given is None else plan_of_job(given, read.instance)
+        question = _Question(instance=read.instance, space=search_space(read, pinned, space), plan=old)
+    watcher = watcher_of(on_progress)
+    if how.rules:
+        return Explained(rules=tuple(check_rules(question.instance, question.space, params, watcher)))
+    if words:
+        labels = separate(words)
+    elif job.launch is not None:
+        labels = [_label_of(question, job.launch, job.env)]
+    else:
+        found = conflicts(question.instance, question.space, params.max_oom_risk)
+        return Explained(conflicts=tuple(found))
+    for label in labels:
+        pinned_by_label(question.space, label)  # a slip in the last one is said before the first is placed
+    return Explained(answers=tuple(_explanation(question, label, params, watcher) for label in labels))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Question:
+class _Question:
     """A job, its search space, and the plan to compare with or ``None``."""
 
     instance: Instance
@@ -207,69 +232,17 @@ class Question:
     plan: Plan | None
 
 
-def check_asked(asked: Sequence[str] | None, options: JobOptions, plan: Plan | Path | None) -> None:
-    """Raise ``InputError`` for a launch that is neither the job nor asked about."""
-    if asked and options.launch is not None and plan is not None:
-        raise InputError(LAUNCH, "has no effect beside configurations and --plan; leave it out.")
-
-
-def question_of(
-    plan: Plan | Path | None,
-    options: JobOptions | None,
-    space: Callable[[Job], SearchSpace],
-    made: Made | None = None,
-) -> Question:
-    """
-    Read the job whose configurations are explained.
-
-    Parameters
-    ----------
-    options
-        The job; ``None`` for the job of the plan, with the options that its user pinned.
-    space
-        Function that returns the search space of a job; used if ``options`` are given.
-    """
-    if options is None and plan is not None:
-        found, instance = plan_and_instance(plan, None)
-        own = replace(pinned_space(found), num_gpus=found.config.world_size)
-        return Question(instance=instance, space=own, plan=found)
-    job = read_job(options or JobOptions(), made)
-    old = None if plan is None else plan_of_job(plan, job.instance)
-    return Question(instance=job.instance, space=space(job), plan=old)
-
-
-def params_of(time_limit_s: float, workers: int | None, seed: int, max_oom_risk: float) -> OptimizeParams:
-    """Return the search settings of each placement."""
-    return checked(
-        OptimizeParams, time_limit_s=time_limit_s, workers=threads(workers), seed=seed, max_oom_risk=max_oom_risk
+def _question_of_plan(plan: Plan | Path, pinned: SpaceOptions) -> _Question:
+    """Return the job of a plan, with the options that its user pinned; ``InputError`` if others are pinned."""
+    for name in given_of(pinned):
+        raise InputError(option_name(name), "has no effect on the job of --plan; give the options of the job, too.")
+    found, instance = plan_and_instance(plan, None)
+    return _Question(
+        instance=instance, space=replace(pinned_space(found), num_gpus=found.config.world_size), plan=found
     )
 
 
-def explained(
-    question: Question,
-    asked: Sequence[str] | None,
-    options: JobOptions,
-    params: OptimizeParams,
-    watcher: Watcher,
-) -> Explained:
-    """
-    Explain each configuration, or the requirements that cannot be met together; see :func:`explain`.
-
-    Errors name options of the command line. ``options`` may have a launch, whose configuration is asked about.
-    """
-    if asked:
-        labels = separate(asked)
-    elif options.launch is not None:
-        labels = [_label_of(question, options.launch, options.env)]
-    else:
-        found = conflicts(question.instance, question.space, params.max_oom_risk)
-        return Explained(conflicts=tuple(found))
-    for label in labels:
-        pinned(question.space, label)  # a slip in the last one is said before the first is placed
-    return Explained(answers=tuple(_explanation(question, label, params, watcher) for label in labels))
-
-
-def _label_of(question: Question, text: str, env: Sequence[str] | None) -> str:
+def _label_of(question: _Question, text: str, env: Sequence[str] | None) -> str:
     """Return the label of a launch's configuration."""
     from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.read.scripts import script_environment
@@ -281,10 +254,10 @@ def _label_of(question: Question, text: str, env: Sequence[str] | None) -> str:
     return given.parallel_config(instance.model.num_layers, size).label()
 
 
-def _explanation(question: Question, label: str, params: OptimizeParams, watcher: Watcher) -> Explanation:
+def _explanation(question: _Question, label: str, params: OptimizeParams, watcher: Watcher) -> Explanation:
     """Explain a configuration; with a plan to compare with, also search its best placement."""
     plan, space = question.plan, question.space
-    if plan is not None and pinned(space, label).data_parallel != space.data_parallel:
+    if plan is not None and pinned_by_label(space, label).data_parallel != space.data_parallel:
         space = replace(space, num_gpus=None)  # a label with its replicas says how many GPUs it is on
     answer = why(question.instance, space, label, params.max_oom_risk, plan)
     if plan is None or answer.verdict not in PLACED:

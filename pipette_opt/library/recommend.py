@@ -1,12 +1,11 @@
 """``recommend``: which and how many hosts to use."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.job.read import Job, Made, read_job
 from pipette_opt.job.space import search_space
@@ -17,13 +16,12 @@ from pipette_opt.library.arguments import (
     argument_errors,
     comma_text,
     described,
-    texts,
+    params_of,
     watcher_of,
 )
 from pipette_opt.library.measured import with_measured
-from pipette_opt.optimize import OptimizeParams
 from pipette_opt.options.description import JobOptions
-from pipette_opt.options.values import checked, sizes, threads
+from pipette_opt.options.questions import LimitOptions, RecommendOptions
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.read.prices import parse_prices, with_prices
 from pipette_opt.replan.recommend import Offer, Place, choices, in_words, numbers_of_hosts, offers
@@ -71,63 +69,44 @@ def recommend(
     training: TrainingSpec | None = None,
     space: SearchSpace | None = None,
     gpu: Listed | None = None,
-    num_hosts: Listed | None = None,
-    tokens: float | None = None,
-    deadline: str | None = None,
-    gpu_price: str | Iterable[str] | None = None,
-    max_oom_risk: float = USUAL_RISK,
-    time_limit_s: float | None = None,
-    workers: int | None = None,
-    seed: int = 0,
     on_progress: Told | None = None,
-    **job: Any,
+    **options: Any,
 ) -> Recommendation:
     """
     Recommend hosts: the fewest GPUs for a deadline, the cheapest and the fastest choice.
 
     Parameters
     ----------
-    cluster, model, training, space, job
+    cluster, model, training, space
         The job, as in :func:`~pipette_opt.solve`. From a cluster the best hosts are taken; hosts given by ``nodes`` are
         equal.
     gpu
         GPU types to compare, with ``nodes``.
-    num_hosts
-        Numbers of hosts to compare; by default all hosts, half of them, a quarter, and so on.
-    tokens
-        Number of tokens of the training run.
-    deadline
-        Maximum duration of the training run: ``36h``, ``30d`` or ``6w``.
-    gpu_price
-        Prices per GPU-hour: ``2.5``, ``gpu[01-04]=1.3`` or ``h100=2.9``.
-    max_oom_risk
-        Accepted probability of running out of memory, in (0, 1].
-    time_limit_s
-        Seconds for all searches together; by default 5 per combination of GPU type and number of hosts.
-    workers, seed, on_progress
-        Threads, random choices and progress, as in :func:`~pipette_opt.solve`.
+    on_progress
+        Callback for progress, as in :func:`~pipette_opt.solve`.
+    options
+        The job, as in :func:`~pipette_opt.solve`, and fields of
+        :class:`~pipette_opt.options.questions.RecommendOptions` and
+        :class:`~pipette_opt.options.questions.LimitOptions`: ``num_hosts=(4, 8)``, ``tokens=1e12``, ``deadline="30d"``.
 
     Raises
     ------
     InputError
         If an argument or a file is wrong; ``where`` names the argument, or the file and its field.
     """
-    options, pinned, made = described(cluster, model, training, {**job, "gpu": comma_text(gpu)})
-    if options.num_gpus is not None:
+    given = {**options, "gpu": comma_text(gpu)}
+    job, pinned, made, asked, limits = described(cluster, model, training, given, RecommendOptions, LimitOptions)
+    if job.num_gpus is not None:
         raise InputError("num_gpus", "has no effect here; give num_hosts, the numbers of hosts to compare.")
+    tokens = asked.tokens
     if tokens is not None and not 0 < tokens < 1e20:
         raise InputError("--tokens", f"must be > 0 and below 1e20, got {tokens:g}.")
-    if deadline is not None and tokens is None:
+    if asked.deadline is not None and tokens is None:
         raise InputError("--deadline", "needs --tokens, the number of tokens of the training run.")
-    deadline_s = None if deadline is None else _seconds(deadline)
-    places, first = _places(options, made, comma_text(num_hosts), texts(gpu_price) or ())
-    params = checked(
-        OptimizeParams,
-        time_limit_s=ROW_S * len(places) if time_limit_s is None else time_limit_s,
-        workers=threads(workers),
-        seed=seed,
-        max_oom_risk=max_oom_risk,
-    )
+    deadline_s = None if asked.deadline is None else _seconds(asked.deadline)
+    places, first = _places(job, made, asked.num_hosts)
+    time_limit_s = ROW_S * len(places) if asked.time_limit is None else asked.time_limit
+    params = params_of(limits, time_limit_s=time_limit_s)
     found = offers(places, search_space(first, pinned, space), tokens, params, watcher_of(on_progress))
     return Recommendation(
         offers=tuple(found),
@@ -147,19 +126,22 @@ def _seconds(text: str) -> float:
     return float(match[1]) * SECONDS[match[2]]
 
 
-def _places(
-    options: JobOptions, made: Made | None, hosts: str | None, prices: Sequence[str]
-) -> tuple[list[Place], Job]:
+def _places(options: JobOptions, made: Made | None, num_hosts: Sequence[int] | None) -> tuple[list[Place], Job]:
     """Return every combination of GPU type and number of hosts, and the job on the first GPU type."""
     named = [name.strip() for name in (options.gpu or "").split(",") if name.strip()]
     kinds: list[str | None] = [*named] or [None]
-    jobs = [with_measured(read_job(replace(options, gpu=kind), made), options.measured_runs) for kind in kinds]
+    jobs = [
+        with_measured(read_job(replace(options, gpu=kind, gpu_price=None), made), options.measured_runs)
+        for kind in kinds
+    ]
     found = []
     for job in jobs:
-        cluster = with_prices(job.instance.cluster, parse_prices(prices, job.instance.cluster).of_hosts)
+        cluster = with_prices(
+            job.instance.cluster, parse_prices(options.gpu_price or (), job.instance.cluster).of_hosts
+        )
         instance = replace(job.instance, cluster=cluster)
         name = " and ".join(gpu.name for gpu in cluster.gpu_kinds)
-        for count in sizes("--num-hosts", hosts) or numbers_of_hosts(cluster.num_nodes):
+        for count in num_hosts or numbers_of_hosts(cluster.num_nodes):
             if count > cluster.num_nodes:
                 raise InputError(
                     "--num-hosts",

@@ -12,14 +12,13 @@ from pipette_opt.library.arguments import (
     argument_errors,
     cluster_or_file,
     options_of,
+    params_of,
     plan_or_file,
     watcher_of,
 )
 from pipette_opt.library.measured import variables_of_runs, with_anchors
 from pipette_opt.library.plans import plan_on_changed_hosts, plan_on_cluster, plan_with_band
-from pipette_opt.optimize import OptimizeParams
-from pipette_opt.options.questions import ReplanOptions
-from pipette_opt.options.values import checked, threads
+from pipette_opt.options.questions import LimitOptions, ReplanOptions
 from pipette_opt.plans.plan import Plan
 from pipette_opt.replan import changed_hosts
 from pipette_opt.replan.changed_hosts import Replanned
@@ -54,7 +53,8 @@ def replan(
     on_progress
         Callback for progress, as in :func:`~pipette_opt.solve`.
     asked
-        Hosts, moves and limits, fields of :class:`~pipette_opt.options.questions.ReplanOptions`: ``lost="gpu[07-08]"``.
+        Hosts, moves and limits, fields of :class:`~pipette_opt.options.questions.ReplanOptions` and
+        :class:`~pipette_opt.options.questions.LimitOptions`: ``lost="gpu[07-08]"``.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def replan(
     InfeasibleError
         If no plan fits in memory, or every plan needs more moves.
     """
-    (options,) = options_of(asked, ReplanOptions)
+    options, limits = options_of(asked, ReplanOptions, LimitOptions)
     old, instance, all_hosts, inputs = plan_on_changed_hosts(
         plan_or_file(plan), cluster_or_file(cluster), options.lost, options.joined
     )
@@ -77,22 +77,15 @@ def replan(
     if (objective := inputs.get("objective") or Objective.TIME) != Objective.TIME:
         logger.warning("replan searches for the least time; the objective of the plan, %s, does not count.", objective)
         inputs = {**inputs, "objective": str(Objective.TIME)}
-    params = checked(
-        OptimizeParams,
-        time_limit_s=options.time_limit,
-        workers=threads(options.workers),
-        seed=options.seed,
-        max_oom_risk=options.max_oom_risk,
-    )
     found = changed_hosts.replan(
         instance,
         old,
         num_gpus=options.num_gpus,
         max_loads=options.max_moves,
         tolerance=options.tolerance,
-        params=params,
+        params=params_of(limits, time_limit_s=options.time_limit),
         watcher=watcher_of(on_progress),
-        inputs={**inputs, "max_oom_risk": options.max_oom_risk},
+        inputs={**inputs, "max_oom_risk": limits.max_oom_risk},
     )
     chosen = replace(found.chosen, plan=plan_with_band(found.chosen.plan, instance))
     others = tuple(chosen if option is found.chosen else option for option in found.options)

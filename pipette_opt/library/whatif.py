@@ -13,14 +13,13 @@ from pipette_opt.library.arguments import (
     argument_errors,
     cluster_or_file,
     options_of,
+    params_of,
     plan_or_file,
     watcher_of,
 )
 from pipette_opt.library.measured import variables_of_runs, with_anchors
 from pipette_opt.library.plans import plan_on_cluster
-from pipette_opt.optimize import OptimizeParams
-from pipette_opt.options.questions import WhatifOptions
-from pipette_opt.options.values import checked, threads
+from pipette_opt.options.questions import LimitOptions, WhatifOptions
 from pipette_opt.plans.plan import AS_GOOD, Plan
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.plans.verdict import times_words
@@ -123,15 +122,16 @@ def whatif(
     on_progress
         Callback for progress, as in :func:`~pipette_opt.solve`.
     asked
-        Questions and limits, fields of :class:`~pipette_opt.options.questions.WhatifOptions`. Several values are a list
-        or a text with commas: ``add_hosts=[1, 2]``.
+        Questions and limits, fields of :class:`~pipette_opt.options.questions.WhatifOptions` and
+        :class:`~pipette_opt.options.questions.LimitOptions`. Several values are a list or a text with commas:
+        ``add_hosts=[1, 2]``.
 
     Raises
     ------
     InputError
         If an argument or a file is wrong; ``where`` names the argument, or the file and its field.
     """
-    (options,) = options_of(asked, WhatifOptions)
+    options, limits = options_of(asked, WhatifOptions, LimitOptions)
     asked = {name: getattr(options, name) for name in QUESTIONS}
     plan, instance, changed = plan_on_cluster(plan_or_file(plan), cluster_or_file(cluster))
     runs = options.measured_runs or ()
@@ -152,10 +152,7 @@ def whatif(
     limit_s = options.time_limit
     if limit_s is not None and not limit_s > 0:
         raise InputError("--time-limit", f"must be > 0, got {limit_s:g}.")
-    params = checked(
-        OptimizeParams, workers=threads(options.workers), seed=options.seed, max_oom_risk=options.max_oom_risk
-    )
-    asking = WhatIf(plan, instance, params, watcher_of(on_progress))
+    asking = WhatIf(plan, instance, params_of(limits), watcher_of(on_progress))
     changes = questions(asking, asked, prices.of_kinds)
     answers = asking.ask(changes, limit_s)
     return Answers(

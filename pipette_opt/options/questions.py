@@ -1,4 +1,4 @@
-"""Options of ``whatif`` and ``replan``: changes of hosts, links, GPUs and training settings."""
+"""Options of ``whatif``, ``replan``, ``explain`` and ``recommend``, beside those of their jobs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +10,21 @@ from pipette_opt.options.description import Option, Sizes, field_of
 HOSTS = "Hosts and links"
 """Heading of the options on hosts and links in the help of ``whatif``."""
 
-RISK, WORKERS, SEED = (field_of(name).option for name in ("max_oom_risk", "workers", "seed"))
 RUNS, ENV, PRICES = (field_of(name).option for name in ("measured_runs", "env", "gpu_price"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitOptions:
+    """Accepted risk, threads and random choices of the searches of any command."""
+
+    max_oom_risk: Annotated[float, field_of("max_oom_risk").option] = USUAL_RISK
+    workers: Annotated[int | None, field_of("workers").option] = None
+    seed: Annotated[int, field_of("seed").option] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WhatifOptions:
-    """Questions about a plan, and limits of their answers."""
+    """Questions about a plan, and the time limit of their answers."""
 
     cluster: Annotated[
         Path | None, Option(help="Cluster file of today, e.g. measured again; by default the plan's.")
@@ -61,7 +69,6 @@ class WhatifOptions:
     gpu_price: Annotated[list[str] | None, PRICES] = None
     measured_runs: Annotated[list[str] | None, RUNS] = None
     env: Annotated[list[str] | None, ENV] = None
-    max_oom_risk: Annotated[float, RISK] = USUAL_RISK
     time_limit: Annotated[
         float | None,
         Option(
@@ -70,13 +77,11 @@ class WhatifOptions:
             minimum=0.1,
         ),
     ] = None
-    workers: Annotated[int | None, WORKERS] = None
-    seed: Annotated[int, SEED] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplanOptions:
-    """Hosts that are lost or join, the accepted moves, and limits of the search."""
+    """Hosts that are lost or join, the accepted moves, and the time limit of the search."""
 
     lost: Annotated[str | None, Option(help="Hosts that failed or left, e.g. gpu07 or gpu[07-08].")] = None
     joined: Annotated[str | None, Option(help="Hosts that joined and may be used now.")] = None
@@ -108,7 +113,46 @@ class ReplanOptions:
     ] = None
     measured_runs: Annotated[list[str] | None, RUNS] = None
     env: Annotated[list[str] | None, ENV] = None
-    max_oom_risk: Annotated[float, RISK] = USUAL_RISK
     time_limit: Annotated[float, Option(help="Time limit of the search in seconds.", panel="The run")] = 10.0
-    workers: Annotated[int | None, WORKERS] = None
-    seed: Annotated[int, SEED] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOptions:
+    """Plan to compare with, and the time limit of the searches."""
+
+    plan: Annotated[
+        Path | None,
+        Option(help="Plan file to compare with; also gives the job, unless job options are given.", panel=""),
+    ] = None
+    rules: Annotated[
+        bool, Option(help="Check which rules of the layouts study (arXiv 2311.05610) hold for this job.", panel="")
+    ] = False
+    time_limit: Annotated[
+        float | None,
+        Option(
+            help="Seconds to place each configuration (default 5), or for each solve of --rules (default 15).",
+            panel="The run",
+            minimum=0.1,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommendOptions:
+    """Numbers of hosts to compare, length and deadline of the training run, and the time limit of the searches."""
+
+    num_hosts: Annotated[
+        Sizes | None,
+        Option(
+            help="Numbers of hosts to compare, e.g. 4,8,16; by default all hosts, half of them, a quarter, ...",
+            panel="",
+        ),
+    ] = None
+    tokens: Annotated[float | None, Option(help="Tokens of the whole training run, e.g. 1e12.", panel="")] = None
+    deadline: Annotated[str | None, Option(help="Maximum duration of the training run: 36h, 30d or 6w.", panel="")] = (
+        None
+    )
+    time_limit: Annotated[
+        float | None,
+        Option(help="Seconds for all searches together; by default 5 for each row.", panel="The run", minimum=0.1),
+    ] = None
