@@ -1,5 +1,6 @@
 """``pipette-opt tune``."""
 
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,7 @@ import typer
 from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import STOPPED_EARLY, stop_on_interrupt
 from pipette_opt.export.launch_options import ExportOptions
-from pipette_opt.options.trials import TRIALS, TrialOptions
+from pipette_opt.options.trials import TRIALS, TuneOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,16 +41,8 @@ def tune(
     context: typer.Context,
     job_options: Annotated[opt.JobOptions, opt.Without(("host_order",))],
     space_options: opt.SpaceOptions,
-    trial: TrialOptions,
+    asked: TuneOptions,
     exported: Annotated[ExportOptions, opt.Without(NOT_OF_TRIALS)],
-    until: Annotated[
-        str | None,
-        typer.Option(
-            help="Stop when the best measured time is at most this far from the best possible; 2% by default, with "
-            "--replay never.",
-            rich_help_panel=TRIALS,
-        ),
-    ] = None,
     target: Annotated[
         str | None,
         typer.Option("--format", "-f", help="Export format; by default that of --launcher.", rich_help_panel=TRIALS),
@@ -73,13 +66,6 @@ def tune(
         Path | None,
         typer.Option("--out", "-o", help="Folder of the trials; with --replay, CSV file to write the trials to."),
     ] = None,
-    max_oom_risk: opt.MaxOomRisk = 0.5,
-    time_limit: Annotated[
-        float,
-        typer.Option(help="Time limit of the search for each trial's placement, in seconds.", rich_help_panel=opt.RUN),
-    ] = 5.0,
-    workers: opt.Workers = None,
-    seed: opt.Seed = 0,
     json: opt.Json = False,
 ) -> None:
     """
@@ -102,51 +88,27 @@ def tune(
     """
     from pipette_opt.base.errors import InputError
     from pipette_opt.cli.output import check_stdout
-    from pipette_opt.library.tune import check_limits, regret_of, replayed
+    from pipette_opt.library.arguments import for_commands
+    from pipette_opt.library.tune import replayed
+    from pipette_opt.library.tune import tune as library_tune
 
-    limit = regret_of(until)
-    check_limits(trial.budget, limit)
+    given = opt.given_of(job_options, space_options, asked, exported)
     if replay is not None:
         for option in context.command.params:
             if option.name not in OF_REPLAY and opt.is_given(context, option.name or ""):
-                given = option.opts[0] if option.param_type_name == "option" else "the job file"
-                raise InputError(given, "has no effect with --replay, which tries the rows of a table.")
+                wrong = option.opts[0] if option.param_type_name == "option" else "the job file"
+                raise InputError(wrong, "has no effect with --replay, which tries the rows of a table.")
         table = out or Path("trials.csv")
         check_stdout(json, table)
-        found = replayed(
-            replay, budget=trial.budget, until=limit, leave_out_source=leave_out_source, software=job_options.software
-        )
-        _show_replayed(found, table, json=json)
+        _show_replayed(replayed(replay, **given, leave_out_source=leave_out_source), table, json=json)
         return
     if leave_out_source:
         raise InputError("--leave-out-source", "has no effect without --replay.")
-
-    import threading
-
-    from pipette_opt.certify.params import OptimizeParams
-    from pipette_opt.job.space import search_space
-    from pipette_opt.library.measured import own_runs, with_measured
-    from pipette_opt.library.tune import UNTIL, tuned
-    from pipette_opt.tune.settings import TuneSettings
-
-    job = with_measured(opt.read_job(job_options), job_options.measured_runs)
-    settings = TuneSettings(
-        **opt.given_of(trial),
-        until=UNTIL if limit is None else limit,
-        format=target or job.instance.launcher,
-        options=exported,
-        search=opt.checked(
-            OptimizeParams,
-            time_limit_s=time_limit,
-            workers=opt.threads(workers),
-            seed=seed,
-            max_oom_risk=max_oom_risk,
-        ),
-    )
     stop = threading.Event()
     with stop_on_interrupt(stop), _live(quiet=json) as report:
-        space, own = search_space(job, space_options), own_runs(job, job_options.measured_runs)
-        result = tuned(job, space, out or Path("tuning"), settings, report, stop, own)
+        result = for_commands(library_tune)(
+            **given, format=target, out=out or Path("tuning"), on_progress=report, stop=stop
+        )
     _show_tuned(result, json=json)
     if stop.is_set():
         raise typer.Exit(STOPPED_EARLY)

@@ -17,6 +17,7 @@ from pipette_opt.library.measured import with_measured
 from pipette_opt.options.description import JobOptions, SpaceOptions, fields_of
 from pipette_opt.options.names import option_name, usual_name
 from pipette_opt.options.questions import LimitOptions
+from pipette_opt.options.trials import TuneOptions
 from pipette_opt.options.values import check_declared, checked, field_value, threads
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Progress, Watcher
@@ -97,14 +98,9 @@ def options_of(given: Mapping[str, Any], *kinds: type) -> list[Any]:
 
 
 def job_and_space(
-    cluster: Named | ClusterSpec | None,
-    model: Named | ModelSpec | None,
-    training: TrainingSpec | None,
-    space: SearchSpace | None,
-    given: Mapping[str, Any],
+    options: JobOptions, pinned: SpaceOptions, made: Made, space: SearchSpace | None
 ) -> tuple[Job, SearchSpace]:
-    """Read the job that the arguments of a function describe; return the job and its search space."""
-    options, pinned, made = described(cluster, model, training, given)
+    """Return the job that :func:`described` found, with its measured runs, and its search space."""
     check_given_once(space, pinned)
     job = with_measured(read_job(options, made), options.measured_runs)
     return job, search_space(job, pinned, space)
@@ -174,7 +170,7 @@ def texts(value: str | Iterable[str] | None) -> list[str] | None:
     return [value] if isinstance(value, str) else None if value is None else list(value)
 
 
-def params_of(limits: LimitOptions, **more: Any) -> OptimizeParams:
+def params_of(limits: LimitOptions | TuneOptions, **more: Any) -> OptimizeParams:
     """Return the settings of a search with these limits and ``more`` fields; ``InputError`` names a wrong option."""
     return checked(
         OptimizeParams, workers=threads(limits.workers), seed=limits.seed, max_oom_risk=limits.max_oom_risk, **more

@@ -1,7 +1,7 @@
 """``tune``: search for the fastest configuration by trials, on a cluster or on a table of measured runs."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,16 @@ from pipette_opt.base.typed import Size, typed
 from pipette_opt.base.units import counted, number_of, percent
 from pipette_opt.calibrate.left_out import LeftOut, unread
 from pipette_opt.candidates import SearchSpace
-from pipette_opt.job.read import Job
-from pipette_opt.library.arguments import Named, argument_errors, described, job_and_space
+from pipette_opt.export.launch_options import ExportOptions
+from pipette_opt.library.arguments import Named, argument_errors, described, job_and_space, params_of
 from pipette_opt.library.measured import in_worlds, own_runs
+from pipette_opt.options.description import fields_of
+from pipette_opt.options.trials import TrialOptions, TuneOptions
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.read.runs import read_rows
 from pipette_opt.read.stack import read_stack
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
-from pipette_opt.tune.folder import OwnRun, TuneFolder
+from pipette_opt.tune.folder import TuneFolder
 from pipette_opt.tune.jobs import fingerprint, trial_space
 from pipette_opt.tune.loop import Progress, Tuned, Tuner
 from pipette_opt.tune.replay import Step, replay, replay_jobs, trials_csv
@@ -83,6 +85,7 @@ class Replayed:
         return trials_csv(self.steps)
 
 
+@argument_errors()
 def tune(
     cluster: Named | ClusterSpec | None = None,
     model: Named | ModelSpec | None = None,
@@ -90,29 +93,32 @@ def tune(
     training: TrainingSpec | None = None,
     space: SearchSpace | None = None,
     out: Named = "tuning",
-    settings: TuneSettings | None = None,
+    format: str | None = None,  # noqa: A002
     on_progress: Callable[[Progress], None] = lambda progress: None,
     stop: threading.Event | None = None,
-    **job: Any,
+    **options: Any,
 ) -> Tuned:
     """
     Search for the fastest configuration of a job by trials on its cluster, and return the best measured.
 
-    Each trial is exported, run by ``settings.run``, and read from its log. The state is a folder: a search that was
+    Each trial is exported, run by the command ``run``, and read from its log. The state is a folder: a search that was
     interrupted goes on when it is started again with the same folder.
 
     Parameters
     ----------
-    cluster, model, training, space, job
+    cluster, model, training, space
         The job, as in :func:`~pipette_opt.solve`.
     out
         Folder of the search.
-    settings
-        Command, budget and length of the trials.
+    format
+        Export format; by default that of the job's launcher.
     on_progress
         Callback that gets the trials whenever one changes.
     stop
         Event that ends the search soon; running commands go on.
+    options
+        The job, as in :func:`~pipette_opt.solve`, and fields of :class:`~pipette_opt.options.trials.TuneOptions`, such
+        as ``run``, ``budget=8`` and ``until="2%"``, and of :class:`~pipette_opt.export.launch_options.ExportOptions`.
 
     Raises
     ------
@@ -121,23 +127,19 @@ def tune(
     InfeasibleError
         If no configuration is legal and fits in memory.
     """
-    with argument_errors():
-        read, space = job_and_space(cluster, model, training, space, job)
-        own = own_runs(read, described(cluster, model, training, job)[0].measured_runs)
-        return tuned(read, space, Path(out), settings or TuneSettings(), on_progress, stop, own)
-
-
-def tuned(
-    job: Job,
-    space: SearchSpace,
-    out: Path,
-    settings: TuneSettings,
-    on_progress: Callable[[Progress], None],
-    stop: threading.Event | None,
-    own: Sequence[OwnRun] = (),
-) -> Tuned:
-    """Search like :func:`tune`, with errors that name options of the command line."""
-    folder, job = TuneFolder(out), in_worlds(job)
+    given, pinned, made, asked, exported = described(cluster, model, training, options, TuneOptions, ExportOptions)
+    until = regret_of(asked.until)
+    check_limits(asked.budget, until)
+    job, space = job_and_space(given, pinned, made, space)
+    settings = TuneSettings(
+        **{name: getattr(asked, name) for name in fields_of(TrialOptions)},
+        until=UNTIL if until is None else until,
+        format=format or job.instance.launcher,
+        options=exported,
+        search=params_of(asked, time_limit_s=asked.time_limit),
+    )
+    own = own_runs(job, given.measured_runs)
+    folder, job = TuneFolder(Path(out)), in_worlds(job)
     space = trial_space(job.instance, space, settings.parallel)
     with folder.locked(fingerprint(job.instance, space)):
         search = Tuner(
@@ -154,7 +156,14 @@ def tuned(
         return search.run()
 
 
-def replayed(runs: Path, *, budget: int, until: float | None, leave_out_source: bool, software: str | None) -> Replayed:
+def replayed(
+    runs: Path,
+    *,
+    budget: int = 8,
+    until: str | None = None,
+    leave_out_source: bool = False,
+    software: str | None = None,
+) -> Replayed:
     """
     Search each job of a table of measured runs for its fastest configuration; the table stands for the cluster.
 
@@ -164,7 +173,7 @@ def replayed(runs: Path, *, budget: int, until: float | None, leave_out_source: 
     Parameters
     ----------
     until
-        Stated regret at which the search of a job ends, such as 0.02; without it the budget is spent.
+        Stated regret at which the search of a job ends, such as 2% or 0.02; without it the budget is spent.
     leave_out_source
         Whether the sources of the table are left out of what the tool learned from public runs.
     software
@@ -175,7 +184,8 @@ def replayed(runs: Path, *, budget: int, until: float | None, leave_out_source: 
     InputError
         If an argument or the file is wrong, or no row has a result.
     """
-    check_limits(budget, until)
+    limit = regret_of(until)
+    check_limits(budget, limit)
     measured, bad = read_rows(runs)
     stack = read_stack(software) if software else read_stack()
     jobs = replay_jobs(measured, stack)
@@ -185,7 +195,7 @@ def replayed(runs: Path, *, budget: int, until: float | None, leave_out_source: 
         step
         for job in jobs
         for step in replay(
-            job, Worlds.load(job.source or runs.stem if leave_out_source else None), budget=budget, until=until
+            job, Worlds.load(job.source or runs.stem if leave_out_source else None), budget=budget, until=limit
         )
     ]
     times = {job.name: [run.iter_time_s for run in job.runs if run.iter_time_s is not None] for job in jobs}

@@ -12,6 +12,15 @@ HOSTS = "Hosts and links"
 
 RUNS, ENV, PRICES = (field_of(name).option for name in ("measured_runs", "env", "gpu_price"))
 
+NOT_COMPARED = (
+    *("measured_runs", "host_order", "tp_comm_overlap", "micro_batches", "expert_loads"),
+    *("max_gpus", "virtual_pipeline", "context_a2a", "data_parallel_sharding_strategy"),
+    *("num_distributed_optimizer_instances", "recompute", "offload", "context_parallel", "expert_parallel"),
+    *("expert_tensor_parallel", "overlap_grad_reduce", "overlap_param_gather", "ddp_bucket_size"),
+    "overlap_p2p_communication",
+)
+"""Options of a job that ``benchmark solve`` does not take: no baseline knows them, or the comparison fixes them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitOptions:

@@ -1,9 +1,9 @@
-"""Options of the trials of ``tune``."""
+"""Options of ``tune`` and of its trials."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
-from pipette_opt.options.description import Option
+from pipette_opt.options.description import Option, field_of
 
 TRIALS = "The trials"
 """Heading of these options in the help."""
@@ -42,3 +42,23 @@ class TrialOptions:
             minimum=1,
         ),
     ] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions(TrialOptions):
+    """The trials, the end of the search, and limits of the search for each trial's placement."""
+
+    until: Annotated[
+        str | None,
+        Option(
+            help="Stop when the best measured time is at most this far from the best possible; 2% by default, with "
+            "--replay never.",
+            panel=TRIALS,
+        ),
+    ] = None
+    max_oom_risk: Annotated[float, field_of("max_oom_risk").option] = 0.5
+    time_limit: Annotated[
+        float, Option(help="Time limit of the search for each trial's placement, in seconds.", panel="The run")
+    ] = 5.0
+    workers: Annotated[int | None, field_of("workers").option] = None
+    seed: Annotated[int, field_of("seed").option] = 0

@@ -11,6 +11,7 @@ from commands_here import typed
 from factories import TINY, make_cluster
 
 import pipette_opt as po
+from pipette_opt.library.benchmark import compare
 from pipette_opt.plans.summary import MAX_LINES
 
 PINNED = {"tp": 8, "pp": (1, 2), "cp": 1, "vpp": 1, "mbs": 1, "workers": 1}
@@ -220,6 +221,10 @@ def test_calibrate(folder: Path) -> None:
         (lambda plan: po.recommend(deadline="30d"), "deadline"),
         (lambda plan: po.recommend(example="lab-2x8", num_hosts=9), "num_hosts"),
         (lambda plan: po.recommend(example="lab-2x8", num_gpus=8), "num_gpus"),
+        (lambda plan: po.tune(example="lab-2x8", until="two"), "until"),
+        (lambda plan: po.tune(example="lab-2x8", steps=2), "steps"),
+        (lambda plan: po.tune(example="lab-2x8", format="pbs"), "format"),
+        (lambda plan: compare(example="lab-2x8", vpp=2), "virtual_pipeline"),
         (lambda plan: po.export(plan, "pbs"), "format"),
         (lambda plan: po.export(plan, "megatron", partition="gpu"), "partition"),
         (lambda plan: po.export(plan, "slurm", launch=TODAY), "launch"),

@@ -13,7 +13,7 @@ from factories import TINY, make_cluster, make_plan
 import pipette_opt as po
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.units import GIB
-from pipette_opt.library.arguments import job_and_space
+from pipette_opt.library.arguments import described, job_and_space
 from pipette_opt.plans.plan import Usual
 
 EXAMPLE = shipped_path("data", "clusters", "lab-2x8.yaml")
@@ -42,9 +42,9 @@ def test_every_public_name_is_there_and_documented() -> None:
 
 def test_files_names_and_objects_are_the_same_job() -> None:
     """A cluster file and a preset, or what they say."""
-    named = job_and_space(EXAMPLE, "llama-3-8b", None, None, dict(SAID))[0]
+    named = job_and_space(*described(EXAMPLE, "llama-3-8b", None, dict(SAID)), None)[0]
     training = po.TrainingSpec(**SAID)
-    objects = job_and_space(po.read_cluster(EXAMPLE), po.read_model("llama-3-8b"), training, None, {})[0]
+    objects = job_and_space(*described(po.read_cluster(EXAMPLE), po.read_model("llama-3-8b"), training, {}), None)[0]
     assert named.instance.model == objects.instance.model
     assert named.instance.training == objects.instance.training
     assert named.instance.cluster.hosts == objects.instance.cluster.hosts
@@ -54,7 +54,7 @@ def test_files_names_and_objects_are_the_same_job() -> None:
 
 def test_hosts_without_a_file() -> None:
     """As many hosts as said, with the usual links of their kind."""
-    found = job_and_space(None, "llama-3-8b", None, None, {"nodes": 3, "gpu": "h100", **SAID})[0]
+    found = job_and_space(*described(None, "llama-3-8b", None, {"nodes": 3, "gpu": "h100", **SAID}), None)[0]
     assert found.instance.cluster.num_nodes == 3
 
 

@@ -8,7 +8,7 @@ from factories import TINY, make_cluster
 from pipette_opt.candidates import SearchSpace
 from pipette_opt.job.read import Made, read_job
 from pipette_opt.job.space import search_space
-from pipette_opt.library.arguments import job_and_space
+from pipette_opt.library.arguments import described, job_and_space
 from pipette_opt.options.description import JobOptions, SpaceOptions
 
 SHAPE = """--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512
@@ -41,7 +41,8 @@ def test_who_chooses(tmp_path: Path, script: str, option: bool | None, is_given:
 def test_functions_search_it_unless_a_space_is_given() -> None:
     """A space of the caller's own says it itself."""
     given = {"global_batch_size": 16, "seq_length": 512}
-    assert job_and_space(make_cluster(2), TINY, None, None, dict(given))[1].tp_comm_overlap is None
-    assert job_and_space(make_cluster(2), TINY, None, SearchSpace(), dict(given))[1].tp_comm_overlap is False
+    job = described(make_cluster(2), TINY, None, given)
+    assert job_and_space(*job, None)[1].tp_comm_overlap is None
+    assert job_and_space(*job, SearchSpace())[1].tp_comm_overlap is False
     said = {**given, "tp_comm_overlap": False}
-    assert job_and_space(make_cluster(2), TINY, None, None, said)[1].tp_comm_overlap is False
+    assert job_and_space(*described(make_cluster(2), TINY, None, said), None)[1].tp_comm_overlap is False
