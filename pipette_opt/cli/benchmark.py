@@ -10,6 +10,12 @@ from pipette_opt.cli import options as opt
 from pipette_opt.cli.interrupt import exit_if_stopped, watched
 from pipette_opt.options.questions import NOT_COMPARED
 
+ONLY_IN_JOB_FILES = (
+    *("gpu_price", "attention_kernel", "fp8_recipe", "p2p", "allreduce", "loss_chunks", "expert_imbalance"),
+    *("moe_token_dispatcher", "overlap_moe_expert_parallel_comm", "cuda_graph"),
+)
+"""Details of a job that ``benchmark solve`` reads from job files only, and prices, which no method minimises."""
+
 app = typer.Typer(help="Compare the solver with baselines.", no_args_is_help=True)
 
 
@@ -21,7 +27,7 @@ def _benchmark() -> None:
 @app.command("solve")
 @opt.spread
 def solve(
-    job_options: Annotated[opt.JobOptions, opt.Without(NOT_COMPARED)],
+    job_options: Annotated[opt.JobOptions, opt.Without(NOT_COMPARED), opt.OnlyInJobFile(ONLY_IN_JOB_FILES)],
     space_options: Annotated[opt.SpaceOptions, opt.Without(NOT_COMPARED)],
     limits: opt.LimitOptions,
     time_limit: opt.TimeLimit = 30.0,

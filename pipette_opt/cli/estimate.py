@@ -20,7 +20,7 @@ NOT_OF_LAUNCHES = ("launcher", "moe_token_dispatcher", "framework")
 def estimate(
     context: typer.Context,
     job_options: Annotated[
-        opt.JobOptions, opt.Without(("launcher", "moe_token_dispatcher", "framework")), opt.WholeLaunch()
+        opt.JobOptions, opt.Without(NOT_OF_LAUNCHES), opt.OnlyInJobFile(("gpu_price",)), opt.WholeLaunch()
     ],
     measured: Measured,
     plan: Annotated[

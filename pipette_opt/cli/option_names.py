@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.options.description import SpaceOptions, fields_of
 from pipette_opt.options.names import NOT_THE_SAME, names_like, usual_name
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def with_usual_names(parameters: Sequence[Any], words: Sequence[str], *, check: 
         place += 1
         usual = _usual(name, values)
         if usual not in values and check and name.startswith("--"):
-            raise _unknown(name, values)
+            raise _unknown(name, values, has_job_file=any(parameter.name == "job_file" for parameter in parameters))
         after = [] if sign else list(words[place : place + values.get(usual, 0)])
         place += len(after)
         found += [f"{usual}{sign}{value}", *after]
@@ -145,7 +146,7 @@ def _check_digits(usual: str, given: Sequence[_Typed]) -> None:
         raise InputError(usual, f"must be a number of digits 0 to 9, got {shown(value)}.")
 
 
-def _unknown(name: str, known: Mapping[str, int]) -> InputError:
+def _unknown(name: str, known: Mapping[str, int], *, has_job_file: bool) -> InputError:
     """Return the error for an option that the command does not have, with similar names."""
     bare = name[2:].replace("_", "-")
     options = sorted(option[2:] for option in known if option.startswith("--"))
@@ -153,6 +154,10 @@ def _unknown(name: str, known: Mapping[str, int]) -> InputError:
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     if bare in NOT_THE_SAME and "--virtual-pipeline" in known:
         hint = f" {NOT_THE_SAME[bare][:1].upper()}{NOT_THE_SAME[bare][1:]}."
-    elif usual_name(bare) != bare and "--launch" in known and "--tensor-parallel" not in known:
-        hint = " Give the parallel degrees as Megatron-LM arguments in --launch."
+    elif "--launch" in known and "--tensor-parallel" not in known:
+        field = usual_name(bare).replace("-", "_")
+        if has_job_file and field in fields_of(SpaceOptions):
+            hint = f" Give it in a job file, as {field} in the section parallel."
+        elif not has_job_file and usual_name(bare) != bare:
+            hint = " Give the parallel degrees as Megatron-LM arguments in --launch."
     return InputError("the command line", f"No such option: {name}.{hint}")

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from pipette_opt.cli.spread import OnlyInJobFile as OnlyInJobFile
 from pipette_opt.cli.spread import OrJobFile as OrJobFile
 from pipette_opt.cli.spread import WholeLaunch as WholeLaunch
 from pipette_opt.cli.spread import Without as Without

@@ -11,7 +11,7 @@ from pipette_opt.options.questions import RecommendOptions
 @opt.spread
 def recommend(
     job_options: Annotated[opt.JobOptions, opt.Without(("num_gpus", "host_order"))],
-    space_options: opt.SpaceOptions,
+    space_options: Annotated[opt.SpaceOptions, opt.OnlyInJobFile()],
     asked: RecommendOptions,
     limits: Annotated[opt.LimitOptions, opt.Without(("seed",))],
     json: opt.Json = False,
@@ -21,7 +21,8 @@ def recommend(
     types.
 
     With --cluster the best hosts of the cluster are taken, for each number of hosts. Without it all hosts are equal:
-    --nodes is the largest number, and --gpu lists GPU types, separated by commas.
+    --nodes is the largest number, and --gpu lists GPU types, separated by commas. Every degree is searched, or those
+    that a job file allows.
 
     Example: [bold]pipette-opt recommend --nodes 16 --gpu h100,a100-80gb --model llama-3-8b --global-batch-size 512
     --seq-length 8192 --tokens 1e12 --deadline 30d --gpu-price h100=2.9 --gpu-price a100-80gb=1.8[/]

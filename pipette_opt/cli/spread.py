@@ -39,6 +39,13 @@ class Without:
 
 
 @dataclass(frozen=True, slots=True)
+class OnlyInJobFile:
+    """Annotation of a parameter of job options: names of the options that only a job file sets; all without names."""
+
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WholeLaunch:
     """Annotation of a parameter of job options: the degrees of a job file without ``launch`` are the launch."""
 
@@ -62,8 +69,9 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
     """
     Return a command with an option for each field of its parameters that are classes of declared options.
 
-    ``Annotated[JobOptions, Without(("launcher",))]`` leaves fields out. A command with :class:`JobOptions` also takes a
-    job file that sets the same fields: as its argument, or by ``--job`` if it has arguments of its own.
+    ``Annotated[JobOptions, Without(("launcher",))]`` leaves fields out; :class:`OnlyInJobFile` leaves out only their
+    options. A command with :class:`JobOptions` also takes a job file that sets the same fields: as its argument, or by
+    ``--job`` if it has arguments of its own.
     """
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[type, list[Field]]] = {}
@@ -80,7 +88,10 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             left_out = {name for note in notes if isinstance(note, Without) for name in note.names}
             taken = [field for name, field in fields_of(kind).items() if name not in left_out]
             groups[argument.name] = (kind, taken)
-            parameters += [_parameter_of(field) for field in taken]
+            in_file = {
+                name for note in notes if isinstance(note, OnlyInJobFile) for name in note.names or fields_of(kind)
+            }
+            parameters += [_parameter_of(field) for field in taken if field.name not in in_file]
         else:
             parameters.append(argument)
     has_job = any(kind is JobOptions for kind, _ in groups.values())
@@ -109,7 +120,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
                     field.name: _value(
                         context,
                         field,
-                        given.pop(field.name),
+                        given.pop(field.name, field.default),
                         file if kind in OF_JOB_FILES else None,
                         has_figures=bool(measured),
                     )

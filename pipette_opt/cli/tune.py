@@ -39,8 +39,8 @@ OF_REPLAY = ("replay", "leave_out_source", "budget", "until", "software", "out",
 @opt.spread
 def tune(
     context: typer.Context,
-    job_options: Annotated[opt.JobOptions, opt.Without(("host_order",))],
-    space_options: opt.SpaceOptions,
+    job_options: Annotated[opt.JobOptions, opt.Without(("host_order",)), opt.OnlyInJobFile(("gpu_price",))],
+    space_options: Annotated[opt.SpaceOptions, opt.OnlyInJobFile()],
     asked: TuneOptions,
     exported: Annotated[ExportOptions, opt.Without(NOT_OF_TRIALS)],
     target: Annotated[
@@ -74,9 +74,10 @@ def tune(
     Example: [bold]pipette-opt tune job.yaml --run 'sbatch --wait {script}' --log '{dir}/*.out' -o tuning/[/]
 
     Each trial is a short run: exported, started by --run, read from its log. The next is the configuration that
-    promises most, times its odds of fitting in memory, by the predictions, the errors of public runs, and the trials
-    so far. The search ends at --budget, or when in nine of ten cases the best measured time is within --until of the
-    best possible. The folder holds all: started again with it, an interrupted search goes on and repeats no run.
+    promises most, times its odds of fitting in memory, by the predictions, the errors of public runs, and the trials so
+    far. A job file may allow only some degrees. The search ends at --budget, or when in nine of ten cases the best
+    measured time is within --until of the best possible. The folder holds all: started again with it, an interrupted
+    search goes on and repeats no run.
 
     Example: [bold]pipette-opt tune --replay runs.csv -o trials.csv[/]
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -9,13 +10,14 @@ Command = Callable[..., tuple[int, str, str]]
 
 JOB = ("--model", "llama-3-8b", "--global-batch-size", "64", "--seq-length", "4096")
 HOSTS = ("--nodes", "2", "--gpu", "h100,a100-80gb")
-PINS = ("--tensor-parallel", "4,8", "--virtual-pipeline", "1", "--context-parallel", "1", "--micro-batch-size", "1")
+PINS = "parallel: {tensor_parallel: [4, 8], virtual_pipeline: 1, context_parallel: 1, micro_batch_size: 1}"
 
 
 def test_kinds_and_numbers(command: Command) -> None:
     """A row for each; a choice for each question, and a kind without a price has none."""
     options = ("--tokens", "1e9", "--deadline", "30d", "--gpu-price", "h100=3", "--time-limit", "4", "--json")
-    code, out, err = command("recommend", *HOSTS, *JOB, *PINS, *options)
+    Path("job.yaml").write_text(PINS)
+    code, out, err = command("recommend", "job.yaml", *HOSTS, *JOB, *options)
     assert code == 0, err
     found = json.loads(out)
     rows = [(one["hosts"], one["num_hosts"]) for one in found["offers"]]

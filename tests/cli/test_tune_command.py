@@ -15,22 +15,10 @@ a100-80gb,8,gpt,24,2048,16,50257,2048,64,1,2,1,4,8,2.9,false
 a100-80gb,8,gpt,24,2048,16,50257,2048,64,8,1,1,8,8,,true
 """
 
-JOB = (
-    "--example",
-    "lab-2x8",
-    "--num-gpus",
-    "8",
-    "--tp",
-    "4,8",
-    "--pp",
-    "1",
-    "--cp",
-    "1",
-    "--mbs",
-    "1",
-    "--recompute",
-    "full",
-)
+JOB = """example: lab-2x8
+cluster: {num_gpus: 8}
+parallel: {tp: [4, 8], pp: 1, cp: 1, mbs: 1, recompute: full}
+"""
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -53,7 +41,8 @@ def test_replay(command: Command, tmp_path: Path) -> None:
 def test_trials_on_a_cluster(command: Command, tmp_path: Path) -> None:
     """Two trials by a scripted command; typed again, the same answer without a further run."""
     run = f"{shlex.quote(sys.executable)} {shlex.quote(str(TRAINER))} {{plan}} 'time_s * 1.6'"
-    arguments = ("tune", *JOB, "--run", run, "--budget", "2", "--until", "0", "-o", "tuning", "--workers", "1")
+    Path("job.yaml").write_text(JOB)
+    arguments = ("tune", "job.yaml", "--run", run, "--budget", "2", "--until", "0", "-o", "tuning", "--workers", "1")
     code, out, err = command(*arguments)
     assert code == 0, err
     assert out.startswith("Fastest of 2 trials: tp")
@@ -63,7 +52,8 @@ def test_trials_on_a_cluster(command: Command, tmp_path: Path) -> None:
     assert len(list(Path("tuning").glob("trial-*"))) == 2
     launch = "--tensor-model-parallel-size 8 --micro-batch-size 1 --recompute-granularity full"
     for measured, runs in (("tuning", 2), ("tuning/trial-001/plan.json=20s", 1), ("tuning/trial-001", 1)):
-        _, out, err = command("estimate", *JOB[:4], "--launch", launch, "--measured", measured)
+        job = ("--example", "lab-2x8", "--num-gpus", "8", "--launch", launch)
+        _, out, err = command("estimate", *job, "--measured", measured)
         assert f"by {runs} run" in " ".join(out.split()), err
     Path("mine.json").write_text(Path("tuning/trial-001/plan.json").read_text())
     arguments = (*arguments[:-3], "other", *arguments[-2:], "--measured", "mine.json=8s")

@@ -15,7 +15,6 @@ from pipette_opt.library.benchmark import compare
 from pipette_opt.plans.summary import MAX_LINES
 
 PINNED = {"tp": 8, "pp": (1, 2), "cp": 1, "vpp": 1, "mbs": 1, "workers": 1}
-PINS = ("--tp", "8", "--cp", "1", "--vpp", "1", "--mbs", "1", "--workers", "1")
 RUNS = """gpu,gpus_per_node,model,num_layers,hidden,heads,vocab,seq_len,gbs,mbs,tp,pp,dp,num_gpus,iter_time_s
 a100-80gb,8,gpt,24,2048,16,50257,2048,64,1,1,1,8,8,2.5
 a100-80gb,8,gpt,24,2048,16,50257,2048,64,1,2,1,4,8,2.9
@@ -151,7 +150,8 @@ def test_recommend(folder: Path) -> None:
     limits = {"tp": 8, "cp": 1, "vpp": 1, "mbs": 1, "workers": 1, "time_limit_s": 2}
     found = po.recommend(example="lab-2x8", num_hosts=(1, 2), tokens=1e9, **limits)
     options = ("--num-hosts", "1,2", "--tokens", "1e9", "--time-limit", "2")
-    document = answer_of(folder, "recommend", "--example", "lab-2x8", *options, *PINS)
+    (folder / "job.yaml").write_text("example: lab-2x8\nparallel: {tp: 8, cp: 1, vpp: 1, mbs: 1}\n")
+    document = answer_of(folder, "recommend", "job.yaml", *options, "--workers", "1")
     assert [one.num_hosts for one in found.offers] == [one["num_hosts"] for one in document["offers"]]
     assert {word: found.offers.index(one) for word, one in found.choices.items()} == document["choices"]
     assert is_short(found)
