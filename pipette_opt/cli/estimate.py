@@ -7,10 +7,7 @@ import typer
 
 from pipette_opt.base.risk import USUAL_RISK
 from pipette_opt.cli import options as opt
-from pipette_opt.options.description import Measured, fields_of
-
-OF_PLANS = ("cluster", "launch", "measured_runs", "env")
-"""Job options that may be given together with a plan, or are refused elsewhere; the cluster is the one of today."""
+from pipette_opt.options.description import Measured
 
 NOT_OF_LAUNCHES = ("launcher", "moe_token_dispatcher", "framework")
 """Job options that only a search has."""
@@ -61,27 +58,17 @@ def estimate(
     Example: [bold]pipette-opt estimate --example lab-16x8 --launch "--tensor-model-parallel-size 8
     --pipeline-model-parallel-size 4 --micro-batch-size 1" --host-order "gpu[01-16]"[/]
     """
-    from pipette_opt.base.errors import InputError
     from pipette_opt.cli.output import is_verbose, say, show, show_json
     from pipette_opt.library.arguments import for_commands
     from pipette_opt.library.estimate import compared_with
     from pipette_opt.library.estimate import estimate as library_estimate
-    from pipette_opt.options.names import option_name
 
-    if plan is not None:
-        options = (name for name in fields_of(opt.JobOptions) if name not in OF_PLANS)
-        useless = [name for name in options if opt.is_given(context, name)]
-        if useless:
-            raise InputError(
-                option_name(useless[0]),
-                "has no effect on a plan file, which contains this setting; use it only with --launch.",
-            )
     current = for_commands(library_estimate)(
         plan,
         max_oom_risk=max_oom_risk,
         schedule=schedule,
         trace=trace,
-        **opt.given_of(job_options),
+        **opt.typed_of(context, job_options),
     )
     for remark in current.remarks:
         say(remark)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 @opt.spread
 def explain(
+    context: typer.Context,
     job_options: Annotated[opt.JobOptions, opt.Without(("measured_runs", "host_order"))],
     space_options: opt.SpaceOptions,
     how: ExplainOptions,
@@ -52,7 +53,7 @@ def explain(
     from pipette_opt.library.layout_rules import RULES
 
     with watched(quiet=json) as watcher:
-        given = opt.given_of(job_options, space_options, how, limits)
+        given = opt.typed_of(context, job_options, space_options, how, limits)
         found = for_commands(library_explain)(asked, **given, on_progress=watcher)
     if how.rules:
         if json:

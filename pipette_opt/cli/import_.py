@@ -1,6 +1,5 @@
 """``pipette-opt import``: links, model, args and runs."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -32,15 +31,6 @@ def links(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Cluster file to write; the link matrices go next to it.")
     ] = Path("cluster.yaml"),
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Model of a job, with --global-batch-size and --seq-length: also print what repairs of slow "
-            "hosts bring to it."
-        ),
-    ] = None,
-    global_batch_size: opt.GlobalBatchSize = None,
-    seq_length: opt.SeqLength = None,
     json: opt.Json = False,
 ) -> None:
     """
@@ -54,21 +44,8 @@ def links(
     from pipette_opt.read.links import import_links
 
     check_file(out, "link matrices are written beside it")
-    for option, value in (("--global-batch-size", global_batch_size), ("--seq-length", seq_length)):
-        if (model is None) != (value is None):
-            raise InputError(
-                option,
-                "has no effect without --model; give --model, too." if model is None else "is required with --model.",
-            )
     found = import_links(sources, **{"name": out.stem, **opt.given_of(asked)})
     write_cluster(found.cluster, out, comment="\n".join(found.notes))
-    slow = found.health.slow_hosts
-    if not json:
-        for note in found.notes:
-            say(f"- {note}")
-        say(f"{counted(found.cluster.num_nodes, 'host')} written to {out}")
-    job = opt.JobOptions(cluster=out, model=model, global_batch_size=global_batch_size, seq_length=seq_length)
-    brings = _repairs(job, slow, quiet=json) if model is not None else []
     if json:
         show_json(
             {
@@ -76,34 +53,15 @@ def links(
                 "hosts": list(found.cluster.hosts),
                 "notes": list(found.notes),
                 "health": list(found.health.sentences),
-                "slow_hosts": list(slow),
-                "repairs": brings,
+                "slow_hosts": list(found.health.slow_hosts),
             }
         )
         return
-    for line in (*found.health.sentences, *brings):
+    for note in found.notes:
+        say(f"- {note}")
+    say(f"{counted(found.cluster.num_nodes, 'host')} written to {out}")
+    for line in found.health.sentences:
         say(line)
-
-
-SOLVING_S = 10.0
-"""Time limit, in seconds, of the search for the plan that shows what repairs of slow hosts bring. Chosen."""
-
-
-def _repairs(options: opt.JobOptions, hosts: Sequence[str], *, quiet: bool) -> list[str]:
-    """Return a sentence for each slow host: how much faster a plan of the job runs once the host is repaired."""
-    from pipette_opt.cli.links import what_repairs_bring
-    from pipette_opt.cli.output import live_progress
-    from pipette_opt.job.space import search_space
-    from pipette_opt.optimize import OptimizeParams, optimize
-    from pipette_opt.plans.watcher import Watcher
-
-    job = opt.read_job(options)
-    if not hosts:
-        return []
-    params, watcher = OptimizeParams(time_limit_s=SOLVING_S, workers=opt.threads(None)), Watcher()
-    with live_progress(watcher, quiet=quiet):
-        plan = optimize(job.instance, search_space(job, opt.SpaceOptions()), params, watcher, job.inputs)
-    return what_repairs_bring(plan, job.instance, hosts, params.max_oom_risk, params.workers, quiet=quiet)
 
 
 @app.command("model", context_settings={"ignore_unknown_options": True})  # they are Megatron's

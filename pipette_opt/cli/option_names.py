@@ -8,7 +8,7 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.options.description import SpaceOptions, fields_of
-from pipette_opt.options.names import NOT_THE_SAME, names_like, usual_name
+from pipette_opt.options.names import NOT_THE_SAME, names_like, usual_field, usual_name
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ def _unknown(name: str, known: Mapping[str, int], *, has_job_file: bool) -> Inpu
     if bare in NOT_THE_SAME and "--virtual-pipeline" in known:
         hint = f" {NOT_THE_SAME[bare][:1].upper()}{NOT_THE_SAME[bare][1:]}."
     elif "--launch" in known and "--tensor-parallel" not in known:
-        field = usual_name(bare).replace("-", "_")
+        field = usual_field(bare)
         if has_job_file and field in fields_of(SpaceOptions):
             hint = f" Give it in a job file, as {field} in the section parallel."
         elif not has_job_file and usual_name(bare) != bare:

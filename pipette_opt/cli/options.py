@@ -13,38 +13,30 @@ from pipette_opt.cli.spread import is_given as is_given
 from pipette_opt.cli.spread import parameter as parameter
 from pipette_opt.cli.spread import parameters_of as parameters_of
 from pipette_opt.cli.spread import spread as spread
+from pipette_opt.cli.spread import typed_of as typed_of
 from pipette_opt.cli.spread import typer_option as typer_option
 from pipette_opt.cli.spread import with_parameters as with_parameters
-from pipette_opt.job.read import check_precision as check_precision
-from pipette_opt.job.read import read_job as read_job
 from pipette_opt.options.description import JobOptions as JobOptions
 from pipette_opt.options.description import SearchOptions as SearchOptions
 from pipette_opt.options.description import SpaceOptions as SpaceOptions
 from pipette_opt.options.questions import LimitOptions as LimitOptions
 from pipette_opt.options.values import checked as checked
-from pipette_opt.options.values import cores as cores
 from pipette_opt.options.values import given_of as given_of
 from pipette_opt.options.values import one_of as one_of
 from pipette_opt.options.values import sizes as sizes
-from pipette_opt.options.values import threads as threads
 
-JOB, SEARCH, RUN = "The job", "The search space", "The run"
+JOB, RUN = "The job", "The run"
 
 Cluster = Annotated[Path | None, typer_option("cluster")]
 VocabSize = Annotated[int | None, typer_option("vocab_size")]
 Env = Annotated[list[str] | None, typer_option("env")]
-GlobalBatchSize = Annotated[int | None, typer_option("global_batch_size")]
-SeqLength = Annotated[int | None, typer_option("seq_length")]
 Software = Annotated[str | None, typer_option("software")]
 MaxOomRisk = Annotated[float, typer_option("max_oom_risk")]
-GpuPrices = Annotated[list[str] | None, typer_option("gpu_price")]
-MeasuredRuns = Annotated[list[str] | None, typer_option("measured_runs")]
 TimeLimit = Annotated[float, typer_option("time_limit")]
 DONE_GAP = 0.01
 """Proven gap up to which a search that reached its time limit exits with 0, without ``--gap-limit``. Chosen."""
 
 Workers = Annotated[int | None, typer_option("workers")]
-Seed = Annotated[int, typer_option("seed")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show all tables, and log the solver's steps.", rich_help_panel=RUN)
 ]

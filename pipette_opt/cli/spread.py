@@ -20,6 +20,7 @@ from pipette_opt.options.description import (
     is_declared,
 )
 from pipette_opt.options.names import option_name
+from pipette_opt.options.values import given_of
 
 if TYPE_CHECKING:
     from pipette_opt.job.file import JobFile
@@ -203,6 +204,12 @@ def is_given(context: typer.Context, name: str) -> bool:
     """Return whether an option is given on the command line, even with its default value."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def typed_of(context: typer.Context, *options: Any) -> dict[str, Any]:
+    """Return options as arguments of a function: those that differ from their defaults, or were typed all the same."""
+    typed = {name: getattr(each, name) for each in options for name in fields_of(type(each)) if is_given(context, name)}
+    return {**given_of(*options), **typed}
 
 
 def parameters_of(command: Callable[..., Any]) -> list[inspect.Parameter]:

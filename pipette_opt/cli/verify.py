@@ -5,16 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import listed, three_digits
 from pipette_opt.cli import options as opt
-from pipette_opt.cli.interrupt import stop_on_interrupt
+from pipette_opt.cli.interrupt import watched
 
 if TYPE_CHECKING:
-    from pipette_opt.plans.plan import Plan
-    from pipette_opt.replan.prove import Proven
-    from pipette_opt.specs import Instance
-    from pipette_opt.verify import Checked
+    from pipette_opt.library.verify import Verified
 
 
 def verify(
@@ -42,62 +38,30 @@ def verify(
 
     Example: [bold]pipette-opt verify plan.json --prove[/]
     """
-    from pipette_opt.cli.output import live_progress, say, show_json
+    from pipette_opt.cli.output import say, show_json
+    from pipette_opt.library.arguments import for_commands
+    from pipette_opt.library.verify import verify as library_verify
     from pipette_opt.report.file_rules import FILE_RULES
 
-    if time_limit is not None and not prove:
-        raise InputError("--time-limit", "has no effect without --prove; give --prove, too.")
-    found, instance, checked, unread = check_file(plan, cluster)
-    rules = [*checked.rules, *FILE_RULES]
-    proven = None
-    if prove and (checked.open_configs or found.certificate.joint_model is not None):
-        from pipette_opt.plans.watcher import Watcher
-        from pipette_opt.replan.prove import prove as solve_again
-
-        watcher = Watcher()
-        with stop_on_interrupt(watcher.stop), live_progress(watcher, quiet=json):
-            proven = solve_again(
-                instance,
-                found,
-                checked.open_configs,
-                time_limit_s=time_limit,
-                workers=opt.threads(workers),
-                watcher=watcher,
-            )
-    if json:
-        show_json(
-            {"plan": str(plan), "valid": True, "rules": len(rules), "rule_names": rules, **_as_dict(checked, proven)}
+    with watched(quiet=json) as watcher:
+        found = for_commands(library_verify)(
+            plan, cluster, prove=prove, time_limit_s=time_limit, workers=workers, on_progress=watcher
         )
+    rules = [*found.checked.rules, *FILE_RULES]
+    if json:
+        show_json({"plan": str(plan), "valid": True, "rules": len(rules), "rule_names": rules, **_as_dict(found)})
         return
-    for missing in unread:
+    for missing in found.unread:
         say(f"{missing} does not exist, so it could not be compared with the file that the plan was made from")
     say(f"{plan}: all {len(rules)} rules hold")
-    for line in _lines(found, checked, proven):
+    for line in _lines(found):
         say(line)
-    say(f"taken on trust: {'; '.join(checked.on_trust)}")
+    say(f"taken on trust: {'; '.join(found.checked.on_trust)}")
 
 
-def check_file(path: Path, cluster: Path | None = None) -> "tuple[Plan, Instance, Checked, list[str]]":
-    """
-    Read and check a plan file.
-
-    Return the plan, its job, the result of the check, and the input files that no longer exist. Raise ``InputError``
-    for a damaged file or changed inputs, and ``PlanError`` with the names of all broken rules.
-    """
-    from pipette_opt.job.inputs import check_inputs
-    from pipette_opt.library.plans import plan_and_instance
-    from pipette_opt.read.files import read_json
-    from pipette_opt.report.file_rules import broken_file_rules
-    from pipette_opt.verify import verify as check
-
-    plan, instance = plan_and_instance(path, cluster)
-    unread = check_inputs(plan, path, cluster)
-    content = read_json(path)
-    return plan, instance, check(instance, plan, broken_file_rules(content, instance, plan)), unread
-
-
-def _as_dict(checked: "Checked", proven: "Proven | None") -> dict[str, Any]:
+def _as_dict(found: "Verified") -> dict[str, Any]:
     """Return the result of the check as fields of the ``--json`` document."""
+    checked, proven = found.checked, found.proven
     return {
         "configurations": checked.num_configurations,
         "bounded_without_search": checked.num_bounded,
@@ -107,8 +71,9 @@ def _as_dict(checked: "Checked", proven: "Proven | None") -> dict[str, Any]:
     }
 
 
-def _lines(plan: "Plan", checked: "Checked", proven: "Proven | None") -> list[str]:
+def _lines(found: "Verified") -> list[str]:
     """Return sentences that say how each part of the certificate was checked."""
+    plan, checked, proven = found.plan, found.checked, found.proven
     bound, count, left = plan.certificate.lower_bound_s, checked.num_configurations, len(checked.open_configs)
     claim = f"nothing searched is faster than {three_digits(plan.estimate.expected_of(bound))} s"
     everything = f"all {count:,} configurations that fit" if count > 1 else "the only configuration that fits"

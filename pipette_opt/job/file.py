@@ -22,7 +22,7 @@ from pipette_opt.options.description import (
     SpaceOptions,
     fields_of,
 )
-from pipette_opt.options.names import RENAMED, usual_name
+from pipette_opt.options.names import RENAMED, usual_field
 from pipette_opt.options.values import field_value
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_yaml
@@ -131,7 +131,7 @@ def read_job_file(path: str | Path) -> JobFile:
     megatron: dict[str, Any] = {}
     for section, key, value in _entries(path, content):
         where = f"{path}, {section}.{key}" if section else f"{path}, {key}"
-        name = usual_name(key).replace("-", "_")
+        name = usual_field(key)
         declared = _declared().get(name)
         if declared is None and section == "parallel" and key in megatron_options():
             megatron[key] = value

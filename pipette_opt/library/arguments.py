@@ -15,7 +15,7 @@ from pipette_opt.job.read import Job, Made, read_job
 from pipette_opt.job.space import search_space
 from pipette_opt.library.measured import with_measured
 from pipette_opt.options.description import JobOptions, SpaceOptions, fields_of
-from pipette_opt.options.names import option_name, usual_name
+from pipette_opt.options.names import option_name, usual_field
 from pipette_opt.options.questions import LimitOptions
 from pipette_opt.options.trials import TuneOptions
 from pipette_opt.options.values import check_declared, checked, field_value, threads
@@ -84,7 +84,7 @@ def options_of(given: Mapping[str, Any], *kinds: type) -> list[Any]:
     found: dict[type, dict[str, Any]] = {kind: {} for kind in kinds}
     known = {name: kind for kind in reversed(kinds) for name in fields_of(kind)}
     for name, value in given.items():
-        usual = usual_name(name).replace("-", "_")
+        usual = usual_field(name)
         if usual not in known:
             raise TypeError(f"unknown argument {name!r}.{did_you_mean(usual, known)}")
         kind = known[usual]

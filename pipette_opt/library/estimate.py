@@ -19,8 +19,12 @@ from pipette_opt.library.current import Current, current_of, simulated_plan
 from pipette_opt.library.measured import variables_of_runs, with_measured
 from pipette_opt.library.schedules import with_schedule
 from pipette_opt.options.description import Measured, SpaceOptions
+from pipette_opt.options.names import option_name, usual_field
 from pipette_opt.plans.plan import IterationTime, Plan, StageMemory
 from pipette_opt.specs import ClusterSpec, ModelSpec, TrainingSpec
+
+OF_PLANS = ("cluster", "launch", "measured_runs", "env")
+"""Options of a job that may be given with a plan, or are refused elsewhere; the cluster is the one of today."""
 
 
 @argument_errors(plan="estimate")
@@ -64,10 +68,11 @@ def estimate(
         raise InputError(next(iter(job)), "has no effect: the launch sets the degrees.")
     if (plan is None) == (options.launch is None):
         raise InputError("estimate", "needs either a plan file or your launch (--launch), and not both.")
-    for_launches = {"model": model, "training": training, **job, "measured_runs": None, "env": None}
-    useless = [name for name, value in for_launches.items() if value is not None]
+    given = {"model": model, "training": training, **{usual_field(name): value for name, value in job.items()}}
+    useless = [name for name, value in given.items() if value is not None and name not in OF_PLANS]
     if plan is not None and useless:
-        raise InputError(useless[0], "has no effect on a plan, which contains this setting; use it only with launch.")
+        problem = "has no effect on a plan file, which contains this setting; use it only with --launch."
+        raise InputError(option_name(useless[0]), problem)
     if not 0 < max_oom_risk <= 1:
         raise InputError("--max-oom-risk", f"must be in (0, 1], got {max_oom_risk:g}.")
     if plan is not None:

@@ -29,8 +29,8 @@ from pipette_opt.library.arguments import (
 from pipette_opt.library.layout_rules import RuleRow, check_rules
 from pipette_opt.library.plans import plan_and_instance, plan_of_job
 from pipette_opt.optimize import OptimizeParams, optimize
-from pipette_opt.options.description import SpaceOptions
-from pipette_opt.options.names import option_name
+from pipette_opt.options.description import JobOptions, SpaceOptions, fields_of
+from pipette_opt.options.names import option_name, usual_field
 from pipette_opt.options.questions import ExplainOptions, LimitOptions
 from pipette_opt.options.values import given_of
 from pipette_opt.plans.plan import AS_GOOD, Plan
@@ -201,70 +201,60 @@ def explain(
     if words and job.launch is not None and given is not None:
         raise InputError(LAUNCH, "has no effect beside configurations and --plan; leave it out.")
     params = params_of(limits, time_limit_s=how.time_limit or (RULE_S if how.rules else PLACE_S))
-    has_job = any(part is not None for part in (cluster, model, training, space)) or given_of(job).keys() - OF_LAUNCH
+    is_object = any(part is not None for part in (cluster, model, training, space))
+    has_job = is_object or {usual_field(name) for name in options} & fields_of(JobOptions).keys() - OF_LAUNCH
     if given is not None and not has_job:
-        question = _question_of_plan(given, pinned)
+        instance, space, old = _job_of_plan(given, pinned)
     else:
         read = read_job(job, made)
         old = None if given is None else plan_of_job(given, read.instance)
-        question = _Question(instance=read.instance, space=search_space(read, pinned, space), plan=old)
+        instance, space = read.instance, search_space(read, pinned, space)
     watcher = watcher_of(on_progress)
     if how.rules:
-        return Explained(rules=tuple(check_rules(question.instance, question.space, params, watcher)))
+        return Explained(rules=tuple(check_rules(instance, space, params, watcher)))
     if words:
         labels = separate(words)
     elif job.launch is not None:
-        labels = [_label_of(question, job.launch, job.env)]
+        labels = [_label_of(instance, space, job.launch, job.env)]
     else:
-        found = conflicts(question.instance, question.space, params.max_oom_risk)
+        found = conflicts(instance, space, params.max_oom_risk)
         return Explained(conflicts=tuple(found))
     for label in labels:
-        pinned_by_label(question.space, label)  # a slip in the last one is said before the first is placed
-    return Explained(answers=tuple(_explanation(question, label, params, watcher) for label in labels))
+        pinned_by_label(space, label)  # a slip in the last one is said before the first is placed
+    return Explained(answers=tuple(_explanation(instance, space, old, label, params, watcher) for label in labels))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Question:
-    """A job, its search space, and the plan to compare with or ``None``."""
-
-    instance: Instance
-    space: SearchSpace
-    plan: Plan | None
-
-
-def _question_of_plan(plan: Plan | Path, pinned: SpaceOptions) -> _Question:
-    """Return the job of a plan, with the options that its user pinned; ``InputError`` if others are pinned."""
+def _job_of_plan(plan: Plan | Path, pinned: SpaceOptions) -> tuple[Instance, SearchSpace, Plan]:
+    """Return the job of a plan, its space with the options that its user pinned, and the plan; no others are pinned."""
     for name in given_of(pinned):
         raise InputError(option_name(name), "has no effect on the job of --plan; give the options of the job, too.")
     found, instance = plan_and_instance(plan, None)
-    return _Question(
-        instance=instance, space=replace(pinned_space(found), num_gpus=found.config.world_size), plan=found
-    )
+    return instance, replace(pinned_space(found), num_gpus=found.config.world_size), found
 
 
-def _label_of(question: _Question, text: str, env: Sequence[str] | None) -> str:
+def _label_of(instance: Instance, space: SearchSpace, text: str, env: Sequence[str] | None) -> str:
     """Return the label of a launch's configuration."""
     from pipette_opt.read.megatron_args import read_megatron_args
     from pipette_opt.read.scripts import script_environment
 
-    instance, space = question.instance, question.space
     given = read_megatron_args(text, LAUNCH, script_environment(env))
     check_one_model(instance.model, instance.training, given)
     size = space.num_gpus or instance.cluster.num_nodes * instance.cluster.gpus_per_node
     return given.parallel_config(instance.model.num_layers, size).label()
 
 
-def _explanation(question: _Question, label: str, params: OptimizeParams, watcher: Watcher) -> Explanation:
+def _explanation(
+    instance: Instance, space: SearchSpace, plan: Plan | None, label: str, params: OptimizeParams, watcher: Watcher
+) -> Explanation:
     """Explain a configuration; with a plan to compare with, also search its best placement."""
-    plan, space = question.plan, question.space
     if plan is not None and pinned_by_label(space, label).data_parallel != space.data_parallel:
         space = replace(space, num_gpus=None)  # a label with its replicas says how many GPUs it is on
-    answer = why(question.instance, space, label, params.max_oom_risk, plan)
+    answer = why(instance, space, label, params.max_oom_risk, plan)
     if plan is None or answer.verdict not in PLACED:
         return Explanation(asked=label, why=answer)
     own_clock = Watcher(on_progress=watcher.on_progress, stop=watcher.stop, begun=watcher.begun)
     with contextlib.suppress(InfeasibleError):
-        placed = optimize(question.instance, answer.space, params, own_clock)
+        placed = optimize(instance, answer.space, params, own_clock)
         found = _placed(placed, plan)
         if found.iteration_time_s < (1 - AS_GOOD) * found.fastest_s:  # with layers that the plan's search did not have
             answer = replace(answer, verdict="not searched", ruled_out_by="")

@@ -61,6 +61,11 @@ def usual_name(name: str) -> str:
     return _OF_OTHER.get(dashed, dashed)
 
 
+def usual_field(name: str) -> str:
+    """Return the field of an option or alias written with dashes or underscores."""
+    return usual_name(name).replace("-", "_")
+
+
 def short_name(name: str) -> str:
     """Return the shortest alias of an option if it is an abbreviation such as ``tp``; else ``""``."""
     first = OTHER_NAMES.get(name, ("",))[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipette_opt.base.errors import InputError, PlanError
-from pipette_opt.cli.verify import check_file
+from pipette_opt.library.verify import check_file
 
 Content = dict[str, Any]
 

@@ -11,7 +11,7 @@ import pytest
 from forgeries import FORGERIES, HARMLESS, Forgery, put, rules_that_break, several, solved, worse_hosts
 
 from pipette_opt.base.errors import PlanError
-from pipette_opt.cli.verify import check_file
+from pipette_opt.library.verify import check_file
 from pipette_opt.replan import prove as module
 from pipette_opt.replan.prove import prove
 from pipette_opt.verify import exchanges, space
