@@ -71,23 +71,16 @@ def _program(
     set_up_logging(verbose)
 
 
-app.command("solve")(solve.solve)
-app.command("estimate")(estimate.estimate)
-app.command("verify")(verify.verify)
-app.command("calibrate")(calibrate.calibrate)
-app.command("backtest")(backtest.backtest)
-app.command("replan")(replan.replan)
-app.command("report")(report.report)
-app.command("explain")(explain.explain)
-app.command("recommend")(recommend.recommend)
-app.command("tune")(tune.tune)
-app.command("links")(links.links)
-app.command("whatif")(whatif.whatif)
-app.command("export")(export.export)
-app.command("capture", context_settings={"allow_interspersed_args": False})(capture.capture)
-app.command("init")(init.init)
-app.command("gpus")(catalogue.gpus)
-app.command("models")(catalogue.models)
+COMMANDS: tuple[Callable[..., Any], ...] = (
+    *(solve.solve, estimate.estimate, verify.verify, calibrate.calibrate, backtest.backtest, replan.replan),
+    *(report.report, explain.explain, recommend.recommend, tune.tune, links.links, whatif.whatif, export.export),
+    *(capture.capture, init.init, catalogue.gpus, catalogue.models),
+)
+"""Commands outside of groups, named as their functions, in the order of the help."""
+
+for _command in COMMANDS:
+    _settings = {"allow_interspersed_args": False} if _command is capture.capture else None
+    app.command(context_settings=_settings)(_command)
 app.add_typer(benchmark.app, name="benchmark")
 app.add_typer(import_.app, name="import")
 app.add_typer(profile.app, name="profile")

@@ -37,58 +37,28 @@ def backtest(
 
     Example: [bold]pipette-opt backtest runs.csv --software stack.yaml -o predictions.csv[/]
     """
-    from functools import partial
-
-    from pipette_opt.base.errors import InputError
-    from pipette_opt.base.files import is_stdout, write_atomically
-    from pipette_opt.calibrate.bands import with_bands
-    from pipette_opt.calibrate.files import predictions_csv
-    from pipette_opt.calibrate.left_out import LeftOut, left_out_entries, left_out_lines, unread
-    from pipette_opt.calibrate.memory import memory_columns
-    from pipette_opt.calibrate.predict import predict_runs
+    from pipette_opt.base.files import is_stdout
+    from pipette_opt.calibrate.left_out import left_out_entries
     from pipette_opt.calibrate.tables import group_rows, group_table
-    from pipette_opt.cli.output import (
-        check_outputs,
-        say,
-        say_written,
-        show,
-        show_json,
-    )
-    from pipette_opt.read.cluster import read_cluster
-    from pipette_opt.read.runs import read_rows, unused_columns
-    from pipette_opt.read.stack import read_stack
+    from pipette_opt.cli.output import check_outputs, say, say_written, show, show_json
+    from pipette_opt.library.arguments import for_commands
+    from pipette_opt.library.backtest import backtest as library_backtest
     from pipette_opt.report.cells import as_rich
 
-    if not 0 < max_oom_risk < 1:
-        raise InputError("--max-oom-risk", f"must be in (0, 1), got {max_oom_risk}.")
     check_outputs(json, out)
-    stack = read_stack(software) if software else read_stack()
-    measured, bad = read_rows(runs)
-    hosts = read_cluster(cluster) if cluster else None
-    memory = partial(memory_columns, memory_constants=stack.memory, max_oom_risk=max_oom_risk)
-    predictions = with_bands(predict_runs(measured, stack, hosts, memory=memory), stack, hosts)
-    left_out = unread(bad)
-    untimed = [LeftOut(prediction.run.row, prediction.reason) for prediction in predictions if prediction.reason]
-    total = len(measured) + len(bad)
-    lines = [*left_out_lines(left_out, total), *left_out_lines(untimed, total, "without a predicted time")]
-    if all(prediction.reason and not prediction.memory for prediction in predictions):
-        raise InputError(str(runs), "\n- ".join(["has no row that can be predicted; the reasons are:", *lines]))
-    if out is not None:
-        write_atomically(out, predictions_csv(predictions, left_out))
-    unused = unused_columns(measured)
-    notes = [unused] if unused else []
+    found = for_commands(library_backtest)(runs, software=software, out=out, cluster=cluster, max_oom_risk=max_oom_risk)
     if json:
         show_json(
             {
-                "groups": group_rows(predictions, max_oom_risk),
-                "rows": total,
-                "skipped": left_out_entries([*left_out, *untimed]),
-                "notes": notes,
+                "groups": group_rows(found.predictions, max_oom_risk),
+                "rows": found.num_rows,
+                "skipped": left_out_entries([*found.left_out, *found.untimed]),
+                "notes": list(found.notes),
             }
         )
         return
-    show(as_rich(group_table(predictions, max_oom_risk)), beside=out if is_stdout(out) else None)
-    for line in (*lines, *notes):
+    show(as_rich(group_table(found.predictions, max_oom_risk)), beside=out if is_stdout(out) else None)
+    for line in found.lines:
         say(line)
     if out is not None:
         say_written(out)

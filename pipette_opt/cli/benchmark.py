@@ -29,8 +29,9 @@ def _benchmark() -> None:
 def solve(
     job_options: Annotated[opt.JobOptions, opt.Without(NOT_COMPARED), opt.OnlyInJobFile(ONLY_IN_JOB_FILES)],
     space_options: Annotated[opt.SpaceOptions, opt.Without(NOT_COMPARED)],
-    limits: opt.LimitOptions,
     time_limit: opt.TimeLimit = 30.0,
+    *,
+    limits: opt.LimitOptions,
     csv: Annotated[
         Path | None, typer.Option(help="Also write the table to this CSV file.", rich_help_panel=opt.RUN)
     ] = None,

@@ -22,14 +22,15 @@ def explain(
     context: typer.Context,
     job_options: Annotated[opt.JobOptions, opt.Without(("measured_runs", "host_order"))],
     space_options: opt.SpaceOptions,
-    how: ExplainOptions,
-    limits: Annotated[opt.LimitOptions, opt.Without(("seed",))],
     asked: Annotated[
         list[str] | None,
         typer.Argument(
             help="Configurations to explain, as tp=8,pp=2,recompute=full or as table labels such as 'tp8 pp2 sp'."
         ),
     ] = None,
+    *,
+    how: ExplainOptions,
+    limits: Annotated[opt.LimitOptions, opt.Without(("seed",))],
     json: opt.Json = False,
 ) -> None:
     """

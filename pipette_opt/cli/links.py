@@ -15,11 +15,12 @@ def links(
     clusters: Annotated[
         list[Path], typer.Argument(help="Cluster file, or several of the same hosts, the oldest first.")
     ],
-    limits: Annotated[opt.LimitOptions, opt.Without(("seed",))],
     plan: Annotated[
         Path | None,
         typer.Option(help="Plan file: also print the gain that the repair of each slow host brings to this plan."),
     ] = None,
+    *,
+    limits: Annotated[opt.LimitOptions, opt.Without(("seed",))],
     json: opt.Json = False,
 ) -> None:
     """

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
@@ -208,8 +208,8 @@ def is_given(context: typer.Context, name: str) -> bool:
 
 def typed_of(context: typer.Context, *options: Any) -> dict[str, Any]:
     """Return options as arguments of a function: those that differ from their defaults, or were typed all the same."""
-    typed = {name: getattr(each, name) for each in options for name in fields_of(type(each)) if is_given(context, name)}
-    return {**given_of(*options), **typed}
+    every = {field.name: getattr(each, field.name) for each in options for field in fields(each)}
+    return {**given_of(*options), **{name: value for name, value in every.items() if is_given(context, name)}}
 
 
 def parameters_of(command: Callable[..., Any]) -> list[inspect.Parameter]:

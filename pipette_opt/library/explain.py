@@ -224,7 +224,7 @@ def explain(
     return Explained(answers=tuple(_explanation(instance, space, old, label, params, watcher) for label in labels))
 
 
-def _job_of_plan(plan: Plan | Path, pinned: SpaceOptions) -> tuple[Instance, SearchSpace, Plan]:
+def _job_of_plan(plan: Plan | Path, pinned: SpaceOptions) -> tuple[Instance, SearchSpace, Plan | None]:
     """Return the job of a plan, its space with the options that its user pinned, and the plan; no others are pinned."""
     for name in given_of(pinned):
         raise InputError(option_name(name), "has no effect on the job of --plan; give the options of the job, too.")

@@ -129,7 +129,7 @@ def test_an_interrupt_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pipette_opt.read.runs.read_rows", interrupt)
+    monkeypatch.setattr("pipette_opt.library.backtest.read_rows", interrupt)
     monkeypatch.setattr("sys.argv", ["pipette-opt", "backtest", "runs.csv"])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -11,7 +11,10 @@ from commands_here import typed
 from factories import TINY, make_cluster
 
 import pipette_opt as po
+from pipette_opt.library.backtest import backtest
 from pipette_opt.library.benchmark import compare
+from pipette_opt.library.links import links
+from pipette_opt.library.verify import verify
 from pipette_opt.plans.summary import MAX_LINES
 
 PINNED = {"tp": 8, "pp": (1, 2), "cp": 1, "vpp": 1, "mbs": 1, "workers": 1}
@@ -225,6 +228,9 @@ def test_calibrate(folder: Path) -> None:
         (lambda plan: po.tune(example="lab-2x8", steps=2), "steps"),
         (lambda plan: po.tune(example="lab-2x8", format="pbs"), "format"),
         (lambda plan: compare(example="lab-2x8", vpp=2), "virtual_pipeline"),
+        (lambda plan: backtest("runs.csv", max_oom_risk=1), "max_oom_risk"),
+        (lambda plan: links(["nowhere.yaml"]), "nowhere.yaml"),
+        (lambda plan: verify("plan.json", time_limit_s=1), "time_limit_s"),
         (lambda plan: po.export(plan, "pbs"), "format"),
         (lambda plan: po.export(plan, "megatron", partition="gpu"), "partition"),
         (lambda plan: po.export(plan, "slurm", launch=TODAY), "launch"),
