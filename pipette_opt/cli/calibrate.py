@@ -6,21 +6,21 @@ from typing import Annotated
 import typer
 
 from pipette_opt.cli import options as opt
+from pipette_opt.options.questions import CalibrateOptions
 
 
+@opt.spread
 def calibrate(
     runs: Annotated[Path, typer.Argument(help="File of measured runs, runs.csv; data/README.md has its format.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Stack file to write.")] = Path("stack.yaml"),
-    base: Annotated[str, typer.Option(help="Stack to start from: a shipped name or a file.")] = "megatron-core",
     cluster: Annotated[
         Path | None,
         typer.Option(
             help="Cluster file of the hosts that the runs used, if their links were measured.", rich_help_panel=opt.JOB
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the stack; by default the name of the file.")] = None,
-    max_runs: Annotated[int, typer.Option(help="Use at most this many runs; of more, a random sample.", min=3)] = 100,
-    validate: Annotated[bool, typer.Option(help="Cross-validate over groups of runs.")] = True,
+    *,
+    how: Annotated[CalibrateOptions, opt.Without(("seed",))],
     json: opt.Json = False,
 ) -> None:
     """
@@ -49,9 +49,7 @@ def calibrate(
     from pipette_opt.report.cells import as_rich
 
     check_outputs(json, out)
-    found = for_commands(library_calibrate)(
-        runs, out=out, base=base, cluster=cluster, name=name, max_runs=max_runs, validate=validate
-    )
+    found = for_commands(library_calibrate)(runs, out=out, cluster=cluster, **opt.given_of(how))
     fit = found.fit
     if json:
         errors = {} if fit is None else {"fit": fit.errors, "held_out": fit.held_out, "larger": fit.larger}

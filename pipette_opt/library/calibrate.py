@@ -1,8 +1,8 @@
 """``calibrate``: make a software stack of measured runs."""
 
 from dataclasses import dataclass, replace
-from os import fspath
 from pathlib import Path
+from typing import Any
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import is_stdout
@@ -11,14 +11,12 @@ from pipette_opt.calibrate.fit import Fit, calibrate_runs
 from pipette_opt.calibrate.left_out import LeftOut, left_out_lines, unread
 from pipette_opt.calibrate.memory import fit_memory, memory_notes
 from pipette_opt.job.inputs import described_cluster
-from pipette_opt.library.arguments import Named, argument_errors, cluster_or_file
+from pipette_opt.library.arguments import Named, argument_errors, cluster_or_file, options_of
+from pipette_opt.options.questions import CalibrateOptions
 from pipette_opt.plans.summary import lines_at_most
 from pipette_opt.read.runs import read_rows, unused_columns
 from pipette_opt.read.stack import read_stack, write_stack
 from pipette_opt.specs import ClusterSpec, StackSpec
-
-MIN_SAMPLE = 3
-"""Smallest allowed value of ``max_runs``. Chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,12 +61,8 @@ def calibrate(
     runs: Named,
     *,
     out: Named | None = None,
-    base: Named = "megatron-core",
     cluster: Named | ClusterSpec | None = None,
-    name: str | None = None,
-    max_runs: int = 100,
-    validate: bool = True,
-    seed: int = 0,
+    **options: Any,
 ) -> Calibrated:
     """
     Make a software stack of your own measured runs, with the remaining error.
@@ -79,33 +73,24 @@ def calibrate(
         Path of the measured runs, ``runs.csv``.
     out
         Path of the stack file to write; without it nothing is written.
-    base
-        Stack to start from: a shipped name or a file.
     cluster
         Cluster of the runs, if its links were measured.
-    name
-        Name of the stack; the file name by default.
-    max_runs
-        Maximum number of runs in the fit, at least 3; a sample is drawn from a longer file.
-    validate
-        Whether to cross-validate.
-    seed
-        Seed of every random choice.
+    options
+        Fields of :class:`~pipette_opt.options.questions.CalibrateOptions`: ``base``, ``name``, ``max_runs``,
+        ``validate`` and ``seed``.
 
     Raises
     ------
     InputError
         If an argument or a file is wrong, or no row can be used. ``where`` names the argument or the file.
     """
-    for option, value, least in (("--seed", seed, 0), ("--max-runs", max_runs, MIN_SAMPLE)):
-        if value < least:
-            raise InputError(option, f"must be >= {least}, got {value}.")
+    (how,) = options_of(options, CalibrateOptions)
     file, measured_in = None if out is None else Path(out), Path(runs)
     measured, bad = read_rows(measured_in)
-    start, total, left_out = read_stack(fspath(base)), len(measured) + len(bad), unread(bad)
+    start, total, left_out = read_stack(how.base), len(measured) + len(bad), unread(bad)
     today = cluster_or_file(cluster)
     hosts = None if today is None else described_cluster(today)[0]
-    name = name or (measured_in.stem if file is None or is_stdout(file) else file.stem)
+    name = how.name or (measured_in.stem if file is None or is_stdout(file) else file.stem)
     aside = [note] if (note := unused_columns(measured)) else []
     if not measured:
         raise InputError(
@@ -116,7 +101,13 @@ def calibrate(
     fit = None
     try:
         fit = calibrate_runs(
-            measured, with_memory, hosts, max_runs=max_runs, seed=seed, validate=validate, file=measured_in.name
+            measured,
+            with_memory,
+            hosts,
+            max_runs=how.max_runs,
+            seed=how.seed,
+            validate=how.validate,
+            file=measured_in.name,
         )
     except InputError as error:
         if error.where != "calibrate" or untold:

@@ -1,4 +1,4 @@
-"""Options of ``whatif``, ``replan``, ``explain`` and ``recommend``, beside those of their jobs."""
+"""Options of ``whatif``, ``replan``, ``explain``, ``recommend`` and ``calibrate``, beside those of their jobs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,3 +165,16 @@ class RecommendOptions:
         float | None,
         Option(help="Seconds for all searches together; by default 5 for each row.", panel="The run", minimum=0.1),
     ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateOptions:
+    """Stack to start from, the runs that are used, and their check."""
+
+    base: Annotated[str, Option(help="Stack to start from: a shipped name or a file.", panel="")] = "megatron-core"
+    name: Annotated[str | None, Option(help="Name of the stack; by default the name of the file.", panel="")] = None
+    max_runs: Annotated[
+        int, Option(help="Use at most this many runs; of more, a random sample.", panel="", minimum=3)
+    ] = 100
+    validate: Annotated[bool, Option(help="Cross-validate over groups of runs.", panel="")] = True
+    seed: Annotated[int, Option(help="Seed of every random choice.", minimum=0)] = 0
