@@ -14,7 +14,7 @@ from pipette_opt.certify.params import OptimizeParams
 from pipette_opt.job.read import Job, Made, read_job
 from pipette_opt.job.space import search_space
 from pipette_opt.library.measured import with_measured
-from pipette_opt.options.description import JobOptions, SpaceOptions, fields_of
+from pipette_opt.options.description import JobOptions, SearchOptions, SpaceOptions, fields_of
 from pipette_opt.options.names import option_name, usual_field
 from pipette_opt.options.questions import LimitOptions
 from pipette_opt.options.trials import TuneOptions
@@ -170,7 +170,7 @@ def texts(value: str | Iterable[str] | None) -> list[str] | None:
     return [value] if isinstance(value, str) else None if value is None else list(value)
 
 
-def params_of(limits: LimitOptions | TuneOptions, **more: Any) -> OptimizeParams:
+def params_of(limits: LimitOptions | SearchOptions | TuneOptions, **more: Any) -> OptimizeParams:
     """Return the settings of a search with these limits and ``more`` fields; ``InputError`` names a wrong option."""
     return checked(
         OptimizeParams, workers=threads(limits.workers), seed=limits.seed, max_oom_risk=limits.max_oom_risk, **more

@@ -13,6 +13,7 @@ from pipette_opt.library.arguments import (
     argument_errors,
     check_given_once,
     described,
+    params_of,
     plan_or_file,
     watcher_of,
 )
@@ -20,7 +21,6 @@ from pipette_opt.library.known import with_layout_of
 from pipette_opt.library.plans import opened, plan_with_band
 from pipette_opt.options.description import SearchOptions
 from pipette_opt.options.names import option_name
-from pipette_opt.options.values import checked, threads
 from pipette_opt.plans.failures import FailureRate
 from pipette_opt.plans.plan import Plan
 from pipette_opt.plans.watcher import Watcher
@@ -153,17 +153,13 @@ def solved(
     # The solvers take seconds to load: wrong input is refused before.
     from pipette_opt.certify.conflicts import explained
     from pipette_opt.library.current import current_of, nodes_of
-    from pipette_opt.optimize import OptimizeParams
     from pipette_opt.optimize.objectives import optimize_objective
 
     space = search_space(job, pinned, space)
-    params = checked(
-        OptimizeParams,
+    params = params_of(
+        search,
         time_limit_s=search.time_limit,
         gap_limit=USUAL_GAP_LIMIT if search.gap_limit is None else search.gap_limit,
-        workers=threads(search.workers),
-        seed=search.seed,
-        max_oom_risk=search.max_oom_risk,
         objective=aim,
         regret_quantile=search.regret_quantile,
         prefer=search.prefer,
