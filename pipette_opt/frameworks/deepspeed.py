@@ -75,13 +75,8 @@ TABLE = (
             ("stage3_max_live_parameters", "1000000000"),
         )
     ),
-    *(
-        refused(f"zero_optimization.{name}", "whole", 1, why)
-        for name, why in (
-            ("zero_hpz_partition_size", "a second copy of the parameters inside a host."),
-            ("mics_shard_size", "shards inside groups of GPUs."),
-        )
-    ),
+    refused("zero_optimization.zero_hpz_partition_size", "whole", 1, "a second copy of the parameters inside a host."),
+    refused("zero_optimization.mics_shard_size", "whole", -1, "shards inside groups of GPUs, of older releases."),
     *(
         approximated(
             f"zero_optimization.{name}",

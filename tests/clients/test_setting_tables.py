@@ -74,6 +74,9 @@ def test_settings_of_deepspeed() -> None:
         if section != "zero_optimization":
             continue
         first = name.partition(".")[0]
+        if name == "mics_shard_size":  # of older releases
+            assert first not in fields
+            continue
         assert first in fields, row.name
         if first == name and fields[name].default is not None:
             default = fields[name].default
