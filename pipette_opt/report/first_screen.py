@@ -397,9 +397,10 @@ def next_steps(plan: Plan, out: str) -> list[str]:
 
 def export_command(plan: Plan, out: str) -> str:
     """Return the command that writes the launch files of the plan in file ``out``."""
-    software = plan.inputs.get("stack", {}).get("name")
+    software, framework = plan.inputs.get("stack", {}).get("name"), plan.inputs.get("framework")
     target = plan.launcher if plan.launcher in ("slurm", "mpi") else "torchrun"
     target = software if software in FORMATS_OF_SOFTWARE else target
+    target = framework if framework not in (None, "megatron") else target
     return f"pipette-opt export {out} --format {target} -o launch/"
 
 

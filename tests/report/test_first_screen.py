@@ -159,6 +159,9 @@ def test_flags_are_a_shell_s_and_megatron_s() -> None:
     titan = replace(plan, inputs={**plan.inputs, "stack": {"name": "torchtitan"}})
     assert launcher_flags(titan, flags) == []
     assert "--format torchtitan" in export_command(titan, "plan.json")
+    for framework, target in (("accelerate", "accelerate"), ("nemo", "nemo"), ("megatron", "slurm")):
+        named = replace(make_plan(), inputs={**make_plan().inputs, "framework": framework})
+        assert f"--format {target} " in export_command(named, "plan.json")
 
 
 def test_next_steps_name_the_file_and_a_launcher_that_can() -> None:
