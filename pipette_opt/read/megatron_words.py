@@ -17,7 +17,7 @@ from pipette_opt.read.launchers import known_launchers
 from pipette_opt.read.launches import Launch, may_train
 from pipette_opt.read.megatron_printed import is_printed, printed_words
 from pipette_opt.read.megatron_table import field_of, megatron_options
-from pipette_opt.read.recipe_overrides import in_options
+from pipette_opt.read.recipe_overrides import in_options, left_to_recipe
 from pipette_opt.read.scripts import ScriptLaunch, UnknownArgument, argument_problem, read_script
 from pipette_opt.read.settings_files import settings_file
 from pipette_opt.read.shell import INSTEAD
@@ -205,6 +205,9 @@ def _words_of(
         if file.framework is not None and is_whole:
             folder = Path(where).parent if is_file(where) else Path()
             return Words(words=(), source=Source(framework=file.framework, where=where, file=file, folder=folder))
+        overrides = file.overrides()
+        if overrides and is_whole and not left_to_recipe(overrides):
+            return Words(words=overrides)
         if not file.is_recipe:
             raise file.refusal(of_model=of_model)
         return Words(words=tuple(file.words()))

@@ -116,6 +116,13 @@ class SettingsFile:
         """Return the values of a map by dotted names, each with its line; a list is one value."""
         return {name: Given(value, self.place(name.rpartition(".")[2])) for name, value in _flat(self.content, "")}
 
+    def overrides(self) -> tuple[str, ...]:
+        """Return the values of a file of a recipe's fields as overrides; empty for files of other frameworks."""
+        known = self._frameworks()
+        if not known or not known[0][0].overrides or len(self._distinct()) > 1:
+            return ()
+        return tuple(f"{name}={_override(value)}" for name, value in _flat(self.content, ""))
+
     @property
     def framework(self) -> Framework | None:
         """Framework with a reader whose file it is; ``None`` for files of others, and of several frameworks."""
@@ -241,6 +248,12 @@ def _settings(prefix: str, value: Any) -> Iterator[Setting]:
                 yield from _settings(prefix, each)
     elif prefix:
         yield Setting(prefix, "" if value is None else str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def _override(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_override, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _flat(content: Any, name: str) -> Iterator[tuple[str, Any]]:

@@ -88,6 +88,18 @@ def test_plans_come_back(framework: str, model: ModelSpec, tmp_path: Path) -> No
         assert replace(instance.training, other_arguments=None) == training
 
 
+def test_overrides_in_a_file_come_back(tmp_path: Path) -> None:
+    """The YAML of Megatron-Bridge says the same as its words."""
+    job = job_of("nemo")
+    for number, config in enumerate(configurations(job)[:5]):
+        folder = tmp_path / str(number)
+        written(job, config, folder)
+        given = read_megatron_args(str(folder / "overrides.yaml"), "--launch")
+        words = read_megatron_args(str(folder), "--launch")
+        assert (given.options, given.training_fields) == (words.options, words.training_fields)
+        assert given.parallel_config(32, 16) == words.parallel_config(32, 16)
+
+
 def test_names_are_modules_that_write() -> None:
     """Each name of ``--for`` is a format, and its module says what it can run."""
     for name in FRAMEWORKS:
