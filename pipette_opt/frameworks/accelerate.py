@@ -267,6 +267,11 @@ def _by_deepspeed(values: Values, config: Mapping[str, Given]) -> dict[str, Any]
         deepspeed.BF16: "true" if is_16["bf16"] else "false",
         deepspeed.FP16: "true" if is_16["fp16"] else "false",
     }
+    for name, ours in ((deepspeed.MICRO_BATCH, MICRO_BATCH), (deepspeed.STEPS, STEPS)):
+        theirs = config[name].value if name in config else deepspeed.AUTO
+        if ours in values.given and theirs not in (deepspeed.AUTO, values[ours]):
+            problem = f"has --{ours} {values[ours]}, but DeepSpeed's configuration has {name} {theirs}"
+            raise InputError(values.place(ours), f"{problem}; give both the same, or auto.")
     if not config:
         trainer |= {
             deepspeed.STAGE: values["zero_stage"],
@@ -297,6 +302,7 @@ def _by_pytorch(values: Values) -> dict[str, Any]:
     return {
         "software": SOFTWARE,
         "module": "accelerate",
+        "data_parallel_size": values[REPLICATE] * values[SHARD] if values[SHARD] > 0 else None,
         "space": SPACE,
         "micro_batch_size": values[MICRO_BATCH],
         "replica_batch_size": values[MICRO_BATCH] * values[STEPS],
