@@ -31,8 +31,9 @@ from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.megatron_table import megatron_options
 from pipette_opt.read.model_words import check_chunks, layer_list_values
-from pipette_opt.read.recipe_overrides import RECIPE_PRECISION
+from pipette_opt.read.recipe_overrides import RECIPE_PRECISION, RecipePrecision
 from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
+from pipette_opt.specs.precision import NVFP4
 from pipette_opt.specs.user_buffers import has_user_buffers
 
 SOFTWARE = "megatron-core"
@@ -45,7 +46,6 @@ TRAINING: Mapping[str, Any] = MappingProxyType({})
 
 SPACE: Mapping[str, Any] = MappingProxyType(
     {
-        "data_parallel_sharding_strategy": ("optim",),
         "num_distributed_optimizer_instances": (1,),
         "offload": (None,),
     }
@@ -54,6 +54,10 @@ SPACE: Mapping[str, Any] = MappingProxyType(
 
 TRAINING_FIELDS = (
     "precision",
+    "fp8",
+    "fp8_recipe",
+    "fp8_param_gather",
+    "fp4",
     "accumulate_allreduce_grads_in_fp32",
     "attention_kernel",
     "tp_comm_overlap",
@@ -132,7 +136,7 @@ def overrides(plan: Plan) -> dict[str, Any]:
         "dataset": {"sequence_length": training.seq_length},
         "dist": {"use_tp_pp_dp_mapping": plan.placement.order == "tp-cp-ep-pp-dp"},
         **_optimizer(config),
-        "mixed_precision": _mixed_precision(training),
+        "mixed_precision": _mixed_precision(model, training),
     }
 
 
@@ -158,6 +162,10 @@ def _optimizer(config: ParallelConfig) -> dict[str, Any]:
     if config.overlap_param_gather or not config.use_distributed_optimizer:
         gather["overlap_param_gather"] = config.overlap_param_gather
     reduce: dict[str, Any] = {}
+    if config.sharding_stage > 1:
+        strategy = {"data_parallel_sharding_strategy": config.data_parallel_sharding_strategy}
+        reduce |= {"use_megatron_fsdp": True, **strategy, "overlap_grad_reduce": True}
+        gather["overlap_param_gather"] = True
     if config.overlap_grad_reduce:
         reduce["overlap_grad_reduce"] = True
     if config.ddp_bucket_size is not None:
@@ -336,16 +344,20 @@ def _layer_list(model: ModelSpec, config: ParallelConfig) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None and name != "spec"}
 
 
-def _mixed_precision(training: TrainingSpec) -> str | None:
+def _mixed_precision(model: ModelSpec, training: TrainingSpec) -> str | None:
     wide = training.accumulate_allreduce_grads_in_fp32 or training.precision == "fp32"
-    if (training.precision, wide) not in RECIPE_PRECISION:
+    recipe = NVFP4 if training.fp4 else training.fp8_recipe if training.fp8 else ""
+    ends = {model.num_layers_at_start_in_bf16, model.num_layers_at_end_in_bf16} if recipe else {0}
+    wanted = RecipePrecision(training.precision, recipe, training.fp8_param_gather, min(ends))
+    names = [name for name, known in RECIPE_PRECISION.items() if known == wanted]
+    if not names or len(ends) > 1 or wide is (training.precision == "fp16"):
         kept = "fp32" if wide else training.precision
-        raise InputError(
-            "accumulate_allreduce_grads_in_fp32",
-            f"is {wide}, but Megatron-Bridge has no recipe precision for {training.precision} with gradients in "
-            f"{kept}.",
-        )
-    return RECIPE_PRECISION[training.precision, wide]
+        how = f"{training.precision}{f' and {recipe}' if recipe else ''} with gradients in {kept}"
+        gathered = f", parameters {'' if training.fp8_param_gather else 'not '}gathered in fp8" if recipe else ""
+        of_ends = f", {' and '.join(map(str, sorted(ends)))} layers in bf16 at the ends" if recipe else ""
+        problem = f"Megatron-Bridge has no recipe precision for {how}{gathered}{of_ends}"
+        raise InputError("precision", f"is {training.precision}, but {problem}.")
+    return names[0]
 
 
 def check(model: ModelSpec, training: TrainingSpec) -> None:
@@ -355,7 +367,7 @@ def check(model: ModelSpec, training: TrainingSpec) -> None:
 
 
 def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
-    check_megatron_can("Megatron-Bridge", plan)
+    check_megatron_can("Megatron-Bridge", plan, most_sharded=3)
     refuse_unwritten("Megatron-Bridge", model, (*MODEL_FIELDS, *(GEMMA_3_FIELDS if _is_gemma3(model) else ())))
     check_chunks(model, training)
     refuse_unwritten("Megatron-Bridge", training, TRAINING_FIELDS)

@@ -8,11 +8,59 @@ from typing import NamedTuple
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.megatron_table import CHOSEN, options_of_field
 from pipette_opt.read.sizing_words import sizes_a_job
+from pipette_opt.specs.precision import NVFP4
 
-RECIPE_PRECISION: Mapping[tuple[str, bool], str | None] = MappingProxyType(
-    {("bf16", True): "bf16_mixed", ("fp16", False): "fp16_mixed", ("fp32", True): None}
+
+class RecipePrecision(NamedTuple):
+    """
+    Precision of a recipe of Megatron-Bridge, by its name in ``training/mixed_precision.py``.
+
+    Parameters
+    ----------
+    precision
+        ``bf16``, ``fp16`` or ``fp32``; only ``fp16`` keeps gradients in 16 bits.
+    recipe
+        Recipe of fp8 or fp4 products; empty without.
+    gather
+        Whether parameters are gathered in fp8.
+    ends
+        Layers at the start, and at the end, that stay in bf16.
+    """
+
+    precision: str
+    recipe: str = ""
+    gather: bool = False
+    ends: int = 0
+
+    def words(self) -> tuple[str, ...]:
+        """Return the options of Megatron-LM with the same meaning."""
+        narrow = () if not self.recipe else ("--fp8-format=hybrid", f"--fp8-recipe={self.recipe}")
+        return (
+            *(() if self.precision == "fp32" else (f"--{self.precision}",)),
+            *(("--fp4-format=e2m1",) if self.recipe == NVFP4 else narrow),
+            *(("--fp8-param-gather",) if self.gather else ()),
+            *(
+                word
+                for end in (("start", "end") if self.ends else ())
+                for word in ("--first-last-layers-bf16", f"--num-layers-at-{end}-in-bf16={self.ends}")
+            ),
+        )
+
+
+RECIPE_PRECISION: Mapping[str | None, RecipePrecision] = MappingProxyType(
+    {
+        None: RecipePrecision("fp32"),
+        "bf16_mixed": RecipePrecision("bf16"),
+        "fp16_mixed": RecipePrecision("fp16"),
+        "bf16_with_fp8_delayed_scaling_mixed": RecipePrecision("bf16", "delayed", gather=True),
+        "bf16_with_fp8_current_scaling_mixed": RecipePrecision("bf16", "tensorwise", gather=True, ends=1),
+        "nemotron_h_bf16_with_fp8_current_scaling_mixed": RecipePrecision("bf16", "tensorwise", gather=True, ends=2),
+        "bf16_with_fp8_subchannel_scaling_mixed": RecipePrecision("bf16", "blockwise"),
+        "bf16_with_mxfp8_mixed": RecipePrecision("bf16", "mxfp8", gather=True),
+        "bf16_with_nvfp4_mixed": RecipePrecision("bf16", NVFP4),
+    }
 )
-"""Names in Megatron-Bridge's ``training/mixed_precision.py``, by precision and whether gradients are kept in fp32."""
+"""Precisions of Megatron-Bridge's recipes by name; ``None`` is no mixed precision."""
 
 REQUIRED = (
     "model.tensor_model_parallel_size",
@@ -119,10 +167,10 @@ def _options(name: str, given: Mapping[str, str], where: str) -> tuple[str, ...]
     """Return the options that set a field to its value; empty for Megatron-LM's default, ``None`` if no option does."""
     value = given[name]
     if name == "mixed_precision":
-        precisions = {recipe or "null": precision for (precision, _), recipe in RECIPE_PRECISION.items()}
+        precisions = {recipe or "null": precision for recipe, precision in RECIPE_PRECISION.items()}
         if value not in precisions:
             raise InputError(where, f"sets {name}={shown(value)}, which is not read; read are {', '.join(precisions)}.")
-        return () if precisions[value] == "fp32" else (f"--{precisions[value]}",)
+        return precisions[value].words()
     section, _, field = name.partition(".")
     options = options_of_field(field) if section.isidentifier() else None
     if not options:

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import json
+import re
 import warnings
 from importlib import metadata
 from pathlib import Path
@@ -110,12 +111,22 @@ def test_an_unknown_field_would_be_noticed(tmp_path: Path) -> None:
 
 
 def test_precision_names_are_registered() -> None:
-    """``bf16_mixed`` and ``fp16_mixed`` are Megatron-Bridge's, with the gradient formats that we take them for."""
+    """They are Megatron-Bridge's, with the formats, the gather and the layers in bf16 that we take them for."""
     tree = ast.parse(bridge("training", "mixed_precision.py").read_text())
     recipes = {node.name: ast.unparse(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
-    for (_, wide), name in RECIPE_PRECISION.items():
-        if name is not None:
-            assert f"grad_reduce_in_fp32={wide}" in recipes[name]
+    for name, known in RECIPE_PRECISION.items():
+        if name is None:
+            continue
+        text = recipes[name]
+        if not known.recipe:
+            assert f"grad_reduce_in_fp32={known.precision != 'fp16'}" in text
+            continue
+        field = "fp4_recipe" if known.recipe == "nvfp4" else "fp8_recipe"
+        assert f"cfg = {known.precision}_mixed()" in text
+        assert f"cfg.{field} = '{known.recipe}'" in text
+        assert f"cfg.fp8_param_gather = {known.gather}" in text
+        ends = re.findall(r"num_layers_at_(?:start|end)_in_bf16 = (\d+)", text)
+        assert ends == [str(known.ends)] * (2 if known.ends else 0)
 
 
 def test_release() -> None:

@@ -87,7 +87,7 @@ def test_the_expert_degree_is_needed_with_experts() -> None:
         ("peft.dim=16", "sets peft.dim=16, which changes the size of the job and is not read"),
         ("model.other_parallel_size=2", "sets model.other_parallel_size=2, which changes"),
         ("model.sequence_parallel=maybe", "sets model.sequence_parallel=maybe, which changes"),
-        ("mixed_precision=bf16_with_mxfp8_mixed", "sets mixed_precision='bf16_with_mxfp8_mixed', which is not read"),
+        ("mixed_precision=fp16_with_mxfp8_mixed", "sets mixed_precision='fp16_with_mxfp8_mixed', which is not read"),
         ("dataset.sequence_length=8192", "sets model.seq_length=4096, but dataset.sequence_length=8192"),
         ("train.micro_batch_size=$(date)", "--micro-batch-size"),
         ("model.tensor_model_parallel_size=many", "--tensor-model-parallel-size must be a whole number"),
