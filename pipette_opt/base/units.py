@@ -4,6 +4,8 @@ import math
 import re
 from collections.abc import Sequence
 
+from pipette_opt.base.errors import InputError, shown
+
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
@@ -155,6 +157,35 @@ def number_of(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text[:40]!r} is no number")
     return value
+
+
+ABOVE_ZERO = math.ulp(0.0)
+"""Smallest positive float: lower limit of numbers that must be > 0."""
+
+
+def number_in(
+    value: object, where: str, must: str, low: float, high: float = math.inf, *, is_whole: bool = False
+) -> float:
+    """
+    Return the number in a text, within limits.
+
+    Parameters
+    ----------
+    value
+        Text, or a number of a YAML or JSON file.
+    where, must
+        Place and words of the ``InputError`` for any other value: ``rate must be a number > 0``.
+    is_whole
+        Whether only whole numbers are valid.
+    """
+    text = str(value).strip()
+    try:
+        number = whole_number(text) if is_whole else number_of(text)
+    except ValueError:
+        number = None
+    if number is None or isinstance(value, bool) or not low <= number <= high:
+        raise InputError(where, f"{must}, got {shown(value)}.")
+    return number
 
 
 def ceil_div(numerator: int, denominator: int) -> int:

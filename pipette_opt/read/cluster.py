@@ -13,10 +13,11 @@ from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import write_with_parts
 from pipette_opt.base.units import GB, MIB, TFLOP, US, counted
 from pipette_opt.read.blocks_of_gpus import split_hosts, usual_block
-from pipette_opt.read.fields import Fields, did_you_mean
+from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.gpu_matrices import gpu_csv, gpu_links_of, inside_csvs
 from pipette_opt.read.gpus import GPU_FIELDS, note_on_gpu, parse_gpu, read_gpu_catalogue, read_gpu_entry
+from pipette_opt.read.hosts import check_known
 from pipette_opt.read.hosts import expand_hosts as expand_hosts
 from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
 from pipette_opt.read.kinds_of_files import CLUSTER_FILE, reads
@@ -222,10 +223,7 @@ def cluster_document(
 
 def subset_cluster(cluster: ClusterSpec, hosts: Collection[str], where: str = "hosts") -> ClusterSpec:
     """Return the cluster with only ``hosts``, in its order. ``InputError`` at ``where`` for an unknown host."""
-    for host in hosts:
-        if host not in cluster.hosts:
-            hint = did_you_mean(host, cluster.hosts)
-            raise InputError(where, f"host {host!r} is not in cluster {cluster.name}.{hint}")
+    check_known(hosts, cluster.hosts, where, f"in cluster {cluster.name}")
     if not hosts:
         raise InputError(
             where, f"names every host of cluster {cluster.name}, so that none is left; exclude fewer hosts."

@@ -6,7 +6,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray
-from pipette_opt.base.units import number_of
+from pipette_opt.base.units import number_in, number_of
 from pipette_opt.read.files import read_text
 from pipette_opt.read.kinds_of_files import reads
 from pipette_opt.specs import ModelSpec
@@ -37,7 +37,9 @@ def read_expert_loads(given: str, model: ModelSpec) -> FloatArray:
         raise InputError(OPTION, f"has no effect, because model {model.name} has no experts.")
     num_experts, topk = model.num_experts, model.moe_router_topk
     if given.startswith(ZIPF):
-        return zipf_loads(num_experts, topk, _exponent(given.removeprefix(ZIPF)))
+        must = f"zipf takes an exponent from 0 to {MAX_EXPONENT:g}, e.g. zipf:1.2"
+        exponent = number_in(given.removeprefix(ZIPF), OPTION, must, 0, MAX_EXPONENT)
+        return zipf_loads(num_experts, topk, exponent)
     lines = [line for line in read_text(Path(given)).splitlines() if line.strip() and not line.startswith("#")]
     rows = []
     for number, line in enumerate(lines, 1):
@@ -48,7 +50,7 @@ def read_expert_loads(given: str, model: ModelSpec) -> FloatArray:
             raise InputError(where, f"must be numbers separated by commas or blanks, got {line[:40]!r}.") from None
         if len(row) != num_experts:
             raise InputError(where, f"must have a number for each of the {num_experts} experts, got {len(row)}.")
-        if not (np.isfinite(row).all() and (row >= 0).all() and row.sum() > 0):
+        if not ((row >= 0).all() and row.sum() > 0):
             raise InputError(where, "must be numbers >= 0, at least one above 0.")
         row /= row.sum()
         if row.max() > (1 + SLACK) / topk:
@@ -60,13 +62,3 @@ def read_expert_loads(given: str, model: ModelSpec) -> FloatArray:
             given, f"must have 1 line, or one for each of the {model.num_moe_layers} layers, got {len(rows)}."
         )
     return np.array(rows)
-
-
-def _exponent(text: str) -> float:
-    try:
-        exponent = number_of(text)
-    except ValueError:
-        exponent = float("nan")
-    if not 0 <= exponent <= MAX_EXPONENT:
-        raise InputError(OPTION, f"zipf takes an exponent from 0 to {MAX_EXPONENT:g}, e.g. zipf:1.2, got {text!r}.")
-    return exponent

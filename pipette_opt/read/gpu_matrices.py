@@ -8,8 +8,8 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.read.fields import Fields, did_you_mean
-from pipette_opt.read.hosts import expand_hosts
+from pipette_opt.read.fields import Fields
+from pipette_opt.read.hosts import check_known, expand_hosts
 from pipette_opt.read.matrices import GPU_NAME, HostMatrix, matrix_csv, read_matrix
 from pipette_opt.specs import NodeSpec
 from pipette_opt.specs.gpu_links import MAX_SLOTS, GpuLinks
@@ -86,11 +86,8 @@ def read_inside(intra: Fields, nodes: Sequence[NodeSpec], folder: Path) -> Float
         fields = Fields(f"{where}[{index}]", entry, _INSIDE)
         values = _inside_matrix(folder / fields.text("file"), num_gpus)
         chosen = expand_hosts(fields.any("hosts"), fields.where) if fields.has("hosts") else hosts
+        check_known(chosen, hosts, fields.where, "among the hosts of nodes")
         for host in chosen:
-            if host not in hosts:
-                raise InputError(
-                    fields.where, f"host {host!r} is not among the hosts of nodes.{did_you_mean(host, hosts)}"
-                )
             if host in found:
                 raise InputError(fields.where, f"host {host!r} has two matrices; give each host a single matrix.")
             found[host] = values

@@ -2,9 +2,10 @@
 
 import math
 import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain, product, zip_longest
 
-from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.errors import InputError, did_you_mean, shown
 from pipette_opt.base.units import whole_number
 
 MAX_HOSTS = 100_000
@@ -45,6 +46,60 @@ def checked_host(name: str, where: str) -> str:
             "and not begin with a dot or a dash.",
         )
     return name
+
+
+def check_known(hosts: Iterable[str], known: Collection[str], where: str, place: str, near: Iterable[str] = ()) -> None:
+    """
+    Raise ``InputError`` for a host that is not among ``known``.
+
+    Parameters
+    ----------
+    place
+        Words for the place of the known hosts: ``in cluster lab``.
+    near
+        Names that may be meant, if others than ``known``.
+    """
+    for host in hosts:
+        if host not in known:
+            raise InputError(where, f"host {host!r} is not {place}.{did_you_mean(host, near or known)}")
+
+
+def values_by_name(
+    entries: Iterable[str],
+    where: str,
+    noun: str,
+    check: Callable[[object, str], float],
+    named: Callable[[str], Iterable[str]],
+) -> dict[str, float]:
+    """
+    Return the value of each name in entries such as ``gpu[03-04]=0.8``.
+
+    Parameters
+    ----------
+    noun
+        Word for a value in an error message.
+    check
+        Function that returns the number of a text at a place.
+    named
+        Function that returns the names in the text before the equals sign.
+    """
+    found: dict[str, float] = {}
+    for entry in entries:
+        names, _, text = (part.strip() for part in entry.rpartition("="))
+        value = check(text, where)
+        for name in named(names):
+            if found.setdefault(name, value) != value:
+                problem = f"gives {name} two {noun}s, {found[name]:g} and {value:g}; give only one."
+                raise InputError(where, problem)
+    return found
+
+
+def recorded_values(record: object, where: str, noun: str, check: Callable[[object, str], float]) -> dict[str, float]:
+    """Return the value of each host that a plan records by range of hosts, such as its speed; ``noun`` names it."""
+    if not isinstance(record, Mapping | None):
+        raise InputError(where, f"must be hosts and their {noun}s, or null, got {record!r}.")
+    entries = {} if record is None else record
+    return {host: check(value, where) for hosts, value in entries.items() for host in expand_hosts(hosts, where)}
 
 
 def natural_key(text: str) -> list[tuple[int, int | str]]:

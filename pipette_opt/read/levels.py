@@ -8,9 +8,9 @@ import numpy as np
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import GB, US, counted
-from pipette_opt.read.fields import Fields, did_you_mean
+from pipette_opt.read.fields import Fields
 from pipette_opt.read.gpus import UsualDomain, read_gpu_catalogue
-from pipette_opt.read.hosts import expand_hosts
+from pipette_opt.read.hosts import check_known, expand_hosts
 from pipette_opt.read.inter_node import InterNode
 from pipette_opt.read.matrices import bandwidth_of, gb_text
 from pipette_opt.specs import ClusterSpec, NodeSpec
@@ -123,9 +123,9 @@ def _groups(data: object, where: str, hosts: Sequence[str]) -> IntArray:
     number = {host: index for index, host in enumerate(hosts)}
     groups = np.full(len(hosts), -1, dtype=np.int64)
     for group, entry in enumerate(data):
-        for host in expand_hosts(entry, where):
-            if host not in number:
-                raise InputError(where, f"host {host!r} is not among the nodes.{did_you_mean(host, hosts)}")
+        names = expand_hosts(entry, where)
+        check_known(names, hosts, where, "among the nodes")
+        for host in names:
             before = groups[number[host]]
             if before >= 0:
                 fault = "twice in a group" if before == group else "in two groups"

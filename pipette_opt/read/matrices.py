@@ -12,7 +12,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.types import FloatArray, is_number, read_only
-from pipette_opt.base.units import GB, US, number_of
+from pipette_opt.base.units import GB, US, number_in
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_json, read_text
 from pipette_opt.read.kinds_of_files import reads
@@ -106,13 +106,7 @@ MAX_LATENCY_S = 1.0
 
 def _latency(where: str, text: str) -> float:
     """Return the latency in a cell, microseconds."""
-    try:
-        value = number_of(text)
-    except ValueError:
-        value = float("nan")
-    if not 0 <= value <= MAX_LATENCY_S / US:
-        raise InputError(where, f"must be a latency in us, from 0 to {MAX_LATENCY_S / US:g}, got {shown(text)}.")
-    return value
+    return number_in(text, where, f"must be a latency in us, from 0 to {MAX_LATENCY_S / US:g}", 0, MAX_LATENCY_S / US)
 
 
 def read_matrix(path: str | Path) -> HostMatrix:
@@ -270,16 +264,8 @@ def _explain_row_names(where: str, columns: list[str], rows: list[str]) -> None:
 
 def _bandwidth(where: str, text: str) -> float:
     """Return the bandwidth in a cell, GB/s."""
-    try:
-        value = number_of(text)
-    except ValueError:
-        raise InputError(where, f"must be a bandwidth in GB/s or empty, got {shown(text)}.") from None
-    if not MIN_GB_PER_S <= value <= MAX_GB_PER_S:
-        problem = f"must be > 0 and finite (GB/s), or empty if not measured, got {shown(text)}."
-        if 0 < value < float("inf"):
-            problem = f"must be in GB/s, from {MIN_GB_PER_S:g} to {MAX_GB_PER_S:g}, got {shown(text)}."
-        raise InputError(where, problem)
-    return value
+    must = f"must be a bandwidth in GB/s, from {MIN_GB_PER_S:g} to {MAX_GB_PER_S:g}, or empty if not measured"
+    return number_in(text, where, must, MIN_GB_PER_S, MAX_GB_PER_S)
 
 
 def _pipette_table(where: str, data: object) -> tuple[list[str], FloatArray]:

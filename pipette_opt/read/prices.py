@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import number_of
-from pipette_opt.read.fields import did_you_mean
-from pipette_opt.read.gpus import read_gpu_catalogue, read_gpu_entry
-from pipette_opt.read.hosts import expand_hosts
+from pipette_opt.base.units import ABOVE_ZERO, number_in
+from pipette_opt.read.gpus import read_gpu_catalogue
+from pipette_opt.read.hosts import check_known, expand_hosts, recorded_values, values_by_name
 from pipette_opt.specs import ClusterSpec
 
 WHERE = "--gpu-price"
@@ -15,6 +13,9 @@ WHERE = "--gpu-price"
 
 MAX_PRICE = 1e6
 """Largest valid price of a GPU-hour, in any currency. Chosen to catch typing errors."""
+
+ALL = "all hosts"
+"""Name of a price that is given without hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,43 +33,27 @@ def parse_prices(entries: Sequence[str], cluster: ClusterSpec) -> Prices:
     An entry of hosts counts before one of a GPU type, and this before one for all. ``InputError`` for an invalid price,
     an unknown host, or two prices for the same.
     """
-    names = {alias: kind for kind, entry in read_gpu_catalogue().items() for alias in (kind, *entry.aliases)}
-    for_all: dict[str, float] = {}
-    kinds: dict[str, float] = {}
-    hosts: dict[str, float] = {}
-    for entry in entries:
-        named, _, text = (part.strip() for part in entry.rpartition("="))
-        price = check_price(text, WHERE)
-        if not named:
-            _set(for_all, "all hosts", price)
-        elif named in names:
-            _set(kinds, read_gpu_entry(named, WHERE).gpu.name, price)
-        else:
-            for host in expand_hosts(named, WHERE):
-                if host not in cluster.hosts:
-                    near = did_you_mean(host, (*cluster.hosts, *names))
-                    raise InputError(WHERE, f"host {host!r} is not among the hosts of the cluster.{near}")
-                _set(hosts, host, price)
-    usual = for_all.get("all hosts")
-    found = {node.host: hosts.get(node.host, kinds.get(node.gpu.kind, usual)) for node in cluster.nodes}
-    of_hosts = {host: price for host, price in found.items() if price is not None}
-    return Prices(of_hosts=of_hosts, of_kinds=kinds)
+    kinds = {alias: kind for kind, entry in read_gpu_catalogue().items() for alias in (kind, *entry.aliases)}
 
+    def named(text: str) -> Sequence[str]:
+        if not text or text in kinds:
+            return [kinds[text] if text else ALL]
+        hosts = expand_hosts(text, WHERE)
+        check_known(hosts, cluster.hosts, WHERE, "among the hosts of the cluster", near=(*cluster.hosts, *kinds))
+        return hosts
 
-def _set(prices: dict[str, float], name: str, price: float) -> None:
-    if prices.setdefault(name, price) != price:
-        raise InputError(WHERE, f"gives {name} two prices, {prices[name]:g} and {price:g}; give only one.")
+    given = values_by_name(entries, WHERE, "price", check_price, named)
+    found = {node.host: given.get(node.host, given.get(node.gpu.kind, given.get(ALL))) for node in cluster.nodes}
+    return Prices(
+        of_hosts={host: price for host, price in found.items() if price is not None},
+        of_kinds={kind: given[kind] for kind in dict.fromkeys(kinds.values()) if kind in given},
+    )
 
 
 def check_price(value: object, where: str) -> float:
     """Return a price as a number. ``InputError`` unless it is above 0 and at most ``MAX_PRICE``."""
-    try:
-        price = number_of(str(value))
-    except ValueError:
-        price = float("nan")
-    if isinstance(value, bool) or not 0 < price <= MAX_PRICE:
-        raise InputError(where, f"a price of a GPU-hour must be > 0 and at most {MAX_PRICE:g}, got {value!r}.")
-    return price
+    must = f"a price of a GPU-hour must be > 0 and at most {MAX_PRICE:g}"
+    return number_in(value, where, must, ABOVE_ZERO, MAX_PRICE)
 
 
 def with_prices(cluster: ClusterSpec, prices: Mapping[str, float]) -> ClusterSpec:
@@ -81,8 +66,4 @@ def with_prices(cluster: ClusterSpec, prices: Mapping[str, float]) -> ClusterSpe
 
 def recorded_prices(record: object, where: str) -> dict[str, float]:
     """Return the price of each host that a plan records."""
-    if record is None:
-        return {}
-    if not isinstance(record, Mapping):
-        raise InputError(where, f"must be hosts and their prices, or null, got {record!r}.")
-    return {host: check_price(price, where) for hosts, price in record.items() for host in expand_hosts(hosts, where)}
+    return recorded_values(record, where, "price", check_price)

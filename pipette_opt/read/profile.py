@@ -3,8 +3,8 @@
 import logging
 from pathlib import Path
 
-from pipette_opt.base.errors import InputError, shown
-from pipette_opt.base.units import number_of, whole_number
+from pipette_opt.base.errors import InputError
+from pipette_opt.base.units import ABOVE_ZERO, number_in
 from pipette_opt.read.fields import unused_keys
 from pipette_opt.read.files import read_csv
 from pipette_opt.read.kinds_of_files import PROFILE_TABLE, reads
@@ -55,18 +55,8 @@ def read_profile(path: str | Path) -> ComputeProfile:
 
 def _whole(where: str, row: dict[str, str], column: str) -> int:
     text = (row[column] or "").strip()
-    number = whole_number(text)
-    if number is None or number < 1:
-        raise InputError(where, f"{column} must be a whole number >= 1, got {shown(text)}.")
-    return number
+    return int(number_in(text, where, f"{column} must be a whole number >= 1", 1, is_whole=True))
 
 
 def _seconds(where: str, row: dict[str, str], column: str) -> float:
-    text = (row[column] or "").strip()
-    try:
-        value = number_of(text)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value < float("inf"):
-        raise InputError(where, f"{column} must be seconds > 0, got {shown(text)}.")
-    return value
+    return number_in((row[column] or "").strip(), where, f"{column} must be seconds > 0", ABOVE_ZERO)

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.units import number_of
-from pipette_opt.read.fields import did_you_mean
-from pipette_opt.read.hosts import expand_hosts
+from pipette_opt.base.units import number_in
+from pipette_opt.read.hosts import check_known, expand_hosts, recorded_values, values_by_name
 from pipette_opt.specs import ClusterSpec
 from pipette_opt.specs.cluster import MAX_SPEED, MIN_SPEED
 from pipette_opt.specs.host_names import compress_hosts
@@ -14,38 +13,22 @@ from pipette_opt.specs.host_names import compress_hosts
 
 def parse_speeds(entries: Sequence[str]) -> dict[str, float]:
     """Return the speed of each named host, a share of its GPU's peak, from entries such as ``gpu[03-04]=0.8``."""
-    where, speeds = "--speed", dict[str, float]()
+    where = "--speed"
     for entry in entries:
-        hosts, sign, text = entry.rpartition("=")
-        if not sign or not hosts:
+        if not entry.rpartition("=")[0]:
             raise InputError(where, f"must be hosts and their share of the peak, e.g. gpu[03-04]=0.8, got {entry!r}.")
-        speed = check_speed(text.strip(), where)
-        for host in expand_hosts(hosts, where):
-            if speeds.setdefault(host, speed) != speed:
-                raise InputError(
-                    where, f"gives host {host} two speeds, {speeds[host]:g} and {speed:g}; give each host one speed."
-                )
-    return speeds
+    return values_by_name(entries, where, "speed", check_speed, lambda named: expand_hosts(named, where))
 
 
 def check_speed(value: object, where: str) -> float:
     """Return a speed as a number. ``InputError`` unless it is from ``MIN_SPEED`` to ``MAX_SPEED``."""
-    try:
-        speed = number_of(str(value))
-    except ValueError:
-        speed = float("nan")
-    if isinstance(value, bool) or not MIN_SPEED <= speed <= MAX_SPEED:
-        limits = f"at least {MIN_SPEED:g} and at most {MAX_SPEED:g} (1: its kind's peak)"
-        raise InputError(where, f"a speed must be {limits}, got {value!r}.")
-    return speed
+    must = f"a speed must be at least {MIN_SPEED:g} and at most {MAX_SPEED:g} (1: its kind's peak)"
+    return number_in(value, where, must, MIN_SPEED, MAX_SPEED)
 
 
 def with_speeds(cluster: ClusterSpec, speeds: Mapping[str, float], where: str = "--speed") -> ClusterSpec:
     """Return the cluster with these speeds of hosts. ``InputError`` if the cluster file gives a host another speed."""
-    for host in speeds:
-        if host not in cluster.hosts:
-            hint = did_you_mean(host, cluster.hosts)
-            raise InputError(where, f"host {host!r} is not in cluster {cluster.name}.{hint}")
+    check_known(speeds, cluster.hosts, where, f"in cluster {cluster.name}")
     nodes = []
     for node in cluster.nodes:
         speed = speeds.get(node.host, node.gpu.speed)
@@ -74,8 +57,4 @@ def folded_by_value(values: Mapping[str, float]) -> dict[str, float]:
 
 def recorded_speeds(record: object, where: str) -> dict[str, float]:
     """Return the speed of each host that a plan records."""
-    if record is None:
-        return {}
-    if not isinstance(record, Mapping):
-        raise InputError(where, f"must be hosts and their speeds, or null, got {record!r}.")
-    return {host: check_speed(speed, where) for hosts, speed in record.items() for host in expand_hosts(hosts, where)}
+    return recorded_values(record, where, "speed", check_speed)
