@@ -47,6 +47,16 @@ class Errors(list[InputError]):
         return len(self) > before
 
 
+def made_at(where: str, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of a call; a ``ValueError`` becomes an ``InputError`` that names the place ``where``."""
+    try:
+        return make(*args, **kwargs)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(where, str(error)) from None
+
+
 def together(errors: Sequence[InputError]) -> InputError:
     """Return one error that names all problems of an input, in order; a file that they share is named once."""
     first = errors[0]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, made_at
 from pipette_opt.job.inputs import is_file_record
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.specs.host_names import compress_hosts
@@ -231,22 +231,19 @@ def instance_of(plan: "Plan", cluster: "ClusterSpec", path: Path) -> "Instance":
     from pipette_opt.specs import Instance, ModelSpec, StackSpec, TrainingSpec
 
     where = f"{path}, inputs"
-    try:
-        return Instance(
-            model=typed(ModelSpec, plan.inputs.get("model"), f"{where}.model", closed=True),
-            cluster=cluster,
-            training=typed(TrainingSpec, plan.inputs.get("training"), f"{where}.training", closed=True),
-            p2p=plan.p2p,
-            allreduce=_allreduce(plan),
-            launcher=plan.launcher,
-            profile=_profile(plan, path),
-            stack=typed(StackSpec, plan.inputs.get("stack", {}), f"{where}.stack", closed=True),
-            not_modelled=plan.not_modelled,
-        )
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(where, str(error)) from None
+    return made_at(
+        where,
+        Instance,
+        model=typed(ModelSpec, plan.inputs.get("model"), f"{where}.model", closed=True),
+        cluster=cluster,
+        training=typed(TrainingSpec, plan.inputs.get("training"), f"{where}.training", closed=True),
+        p2p=plan.p2p,
+        allreduce=_allreduce(plan),
+        launcher=plan.launcher,
+        profile=_profile(plan, path),
+        stack=typed(StackSpec, plan.inputs.get("stack", {}), f"{where}.stack", closed=True),
+        not_modelled=plan.not_modelled,
+    )
 
 
 def _allreduce(plan: "Plan") -> "Collective":

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, made_at
 from pipette_opt.base.files import is_file
 
 if TYPE_CHECKING:
@@ -63,10 +63,7 @@ def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p
         _check_chunks("interleaved" if grouped else given, chunks)
         name = given if given in SCHEDULES else "1f1b"
         size = int(grouped[1]) if grouped else None
-        try:
-            schedule = named_schedule(name, pp, num_microbatches, chunks, size)
-        except ValueError as error:
-            raise InputError(f"{OPTION} {given}", str(error)) from None
+        schedule = made_at(f"{OPTION} {given}", named_schedule, name, pp, num_microbatches, chunks, size)
     elif is_file(given):
         schedule = reads()(lambda path: parse_order(read_text(path), path))(given)
     else:

@@ -1,7 +1,7 @@
 """Fields of a mapping in a user's file, each checked once; errors name the place."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, overload
+from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.errors import did_you_mean as did_you_mean
@@ -52,16 +52,12 @@ class Fields:
         """Return whether the field exists and is not null."""
         return self.data.get(name) is not None
 
-    def any(self, name: str) -> Any:
-        """Return the value of a required field. ``InputError`` if the field is missing."""
-        if not self.has(name):
+    def any(self, name: str, default: Any = None) -> Any:
+        """Return the value of a field, or its default. ``InputError`` if both are missing."""
+        if not self.has(name) and default is None:
             raise InputError(self.where, f"the field {name} is missing.")
-        return self.data[name]
+        return self.data[name] if self.has(name) else default
 
-    @overload
-    def text(self, name: str) -> str: ...
-    @overload
-    def text(self, name: str, default: str) -> str: ...
     def text(self, name: str, default: str | None = None) -> str:
         """Return a field as one line of text without control characters; a whole number counts as text."""
         if default is not None and not self.has(name):
@@ -84,15 +80,9 @@ class Fields:
             raise InputError(self.where, f"{name} must be one of {', '.join(choices)}, got {shown(value)}.")
         return str(value)
 
-    @overload
-    def whole(self, name: str, *, most: int = LARGEST_WHOLE) -> int: ...
-    @overload
-    def whole(self, name: str, default: int, *, most: int = LARGEST_WHOLE) -> int: ...
     def whole(self, name: str, default: int | None = None, *, most: int = LARGEST_WHOLE) -> int:
         """Return a field that must be a whole number from 1 to ``most``."""
-        if default is not None and not self.has(name):
-            return default
-        value = self.any(name)
+        value = self.any(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InputError(self.where, f"{name} must be a whole number >= 1, got {shown(value)}.")
         if value > most:
@@ -101,27 +91,21 @@ class Fields:
 
     def positive(self, name: str, default: float | None = None) -> float:
         """Return a field that must be a finite number > 0."""
-        if default is not None and not self.has(name):
-            return default
-        return self._number(name, above_zero=True)
+        return self._number(name, default, above_zero=True)
 
     def not_negative(self, name: str, default: float | None = None) -> float:
         """Return a field that must be a finite number >= 0."""
-        if default is not None and not self.has(name):
-            return default
-        return self._number(name, above_zero=False)
+        return self._number(name, default, above_zero=False)
 
     def flag(self, name: str, default: bool) -> bool:
         """Return a field that must be true or false."""
-        if not self.has(name):
-            return default
-        value = self.data[name]
+        value = self.any(name, default)
         if not isinstance(value, bool):
             raise InputError(self.where, f"{name} must be true or false, got {shown(value)}.")
         return value
 
-    def _number(self, name: str, *, above_zero: bool) -> float:
-        value = self.any(name)
+    def _number(self, name: str, default: float | None, *, above_zero: bool) -> float:
+        value = self.any(name, default)
         wanted = "> 0" if above_zero else ">= 0"
         if not is_number(value) or value < 0 or (above_zero and value == 0):
             raise InputError(self.where, f"{name} must be a number {wanted}, got {shown(value)}.")

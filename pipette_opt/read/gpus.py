@@ -10,6 +10,7 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError, visible
 from pipette_opt.base.shipped import shipped_path
+from pipette_opt.base.typed import typed
 from pipette_opt.base.units import GB, GIB, MIB, TFLOP, US
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import read_yaml
@@ -463,16 +464,11 @@ def _read_entry(where: str, name: str, data: object) -> CatalogueEntry:
         compute_capability=capability,
         aliases=tuple(str(name) for name in fields.any("aliases")) if fields.has("aliases") else (),
         usual_host=_read_host(f"{where}, usual_host", fields.any("usual_host")) if fields.has("usual_host") else None,
-        usual_domain=_read_domain(f"{where}, usual_domain", fields.data.get("usual_domain")),
+        usual_domain=typed(UsualDomain, fields.any("usual_domain"), f"{where}, usual_domain", closed=True)
+        if fields.has("usual_domain")
+        else None,
         note=fields.text("note", ""),
     )
-
-
-def _read_domain(where: str, data: object) -> UsualDomain | None:
-    if data is None:
-        return None
-    fields = Fields(where, data, ("hosts", "used", "source"))
-    return UsualDomain(hosts=fields.whole("hosts"), used=fields.whole("used"), source=fields.text("source"))
 
 
 def _read_host(where: str, data: object) -> UsualHost:

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.errors import InputError, made_at, shown
 from pipette_opt.read.family import Family, families, supported
 from pipette_opt.read.hugging_face_keys import Keys
 from pipette_opt.specs import ModelSpec
@@ -34,12 +34,7 @@ def model_from_hugging_face(config: object, where: str, name: str) -> ModelSpec:
     keys = Keys(where, config)
     known = _family(keys)
     keys.assume(known.defaults)
-    try:
-        model = ModelSpec(name=name, **known.read(keys))
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(where, str(error)) from None
+    model = made_at(where, lambda: ModelSpec(name=name, **known.read(keys)))
     keys.refuse_others()
     return model
 

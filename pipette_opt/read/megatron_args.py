@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.errors import InputError, made_at, shown
 from pipette_opt.base.files import is_file, is_folder
 from pipette_opt.base.types import Precision, RankOrder, RecomputeGranularity, RecomputeMethod
 from pipette_opt.parallel import ParallelConfig
@@ -181,10 +181,7 @@ class MegatronArgs:
         ``megatron/training/arguments.py``).
         """
         in_fp32 = base.precision != "fp16" if self.gradients_in_fp32 is None else self.gradients_in_fp32
-        try:
-            return replace(base, accumulate_allreduce_grads_in_fp32=in_fp32, **self.training_fields)
-        except ValueError as error:
-            raise InputError(self.where, str(error)) from None
+        return made_at(self.where, replace, base, accumulate_allreduce_grads_in_fp32=in_fp32, **self.training_fields)
 
     def _exchange_ranks(self) -> int:
         """Return the context ranks that exchange heads: the first of two levels of context parallelism."""
@@ -220,44 +217,38 @@ class MegatronArgs:
             raise InputError(self.where, f"{option} does not divide the {replicas} data- and context-parallel ranks.")
         sharded = self._fully_sharded(replicas)
         shares = self.use_distributed_optimizer if self.zero_stage is None else self.zero_stage > 0
-        try:
-            return ParallelConfig(
-                tensor_model_parallel_size=self.tensor_model_parallel_size,
-                pipeline_model_parallel_size=pp,
-                data_parallel_size=num_gpus // (ranks * pp),
-                context_parallel_size=self.context_parallel_size,
-                context_a2a_size=self._exchange_ranks(),
-                expert_model_parallel_size=self.expert_model_parallel_size,
-                micro_batch_size=self.micro_batch_size or 1,
-                layers_per_stage=layers,
-                virtual_pipeline_model_parallel_size=chunks,
-                sequence_parallel=self.sequence_parallel and self.tensor_model_parallel_size > 1,
-                recompute_granularity=self.recompute_granularity,
-                recompute_method=self.recompute_method,
-                recompute_num_layers=self._recomputed_layers(layers, chunks),
-                recompute_modules=self.recompute_modules,
-                expert_tensor_parallel_size=self.expert_tensor_parallel_size,
-                use_distributed_optimizer=shares,
-                zero_stage=self.zero_stage if sharded else None,
-                **(self.groups_of_replicas if shares else {}),
-                overlap_grad_reduce=self.overlap_grad_reduce and not sharded,
-                overlap_param_gather=self.overlap_param_gather and shares and not sharded,
-                ddp_bucket_size=None if sharded else self.ddp_bucket_size,
-                overlap_p2p_communication=chunks is None or not self.no_overlap_p2p_communication,
-                pipeline_model_parallel_layout=self.pipeline_layout,
-            )
-        except InputError:
-            raise
-        except ValueError as error:
-            raise InputError(self.where, str(error)) from None
+        return made_at(
+            self.where,
+            ParallelConfig,
+            tensor_model_parallel_size=self.tensor_model_parallel_size,
+            pipeline_model_parallel_size=pp,
+            data_parallel_size=num_gpus // (ranks * pp),
+            context_parallel_size=self.context_parallel_size,
+            context_a2a_size=self._exchange_ranks(),
+            expert_model_parallel_size=self.expert_model_parallel_size,
+            micro_batch_size=self.micro_batch_size or 1,
+            layers_per_stage=layers,
+            virtual_pipeline_model_parallel_size=chunks,
+            sequence_parallel=self.sequence_parallel and self.tensor_model_parallel_size > 1,
+            recompute_granularity=self.recompute_granularity,
+            recompute_method=self.recompute_method,
+            recompute_num_layers=self._recomputed_layers(layers, chunks),
+            recompute_modules=self.recompute_modules,
+            expert_tensor_parallel_size=self.expert_tensor_parallel_size,
+            use_distributed_optimizer=shares,
+            zero_stage=self.zero_stage if sharded else None,
+            **(self.groups_of_replicas if shares else {}),
+            overlap_grad_reduce=self.overlap_grad_reduce and not sharded,
+            overlap_param_gather=self.overlap_param_gather and shares and not sharded,
+            ddp_bucket_size=None if sharded else self.ddp_bucket_size,
+            overlap_p2p_communication=chunks is None or not self.no_overlap_p2p_communication,
+            pipeline_model_parallel_layout=self.pipeline_layout,
+        )
 
     def _divided(self, num_layers: int) -> "MegatronArgs":
         """Return the launch with the layout that its rule gives."""
         rule = cast(EvenParts, self.even_parts)
-        try:
-            layout = rule.layout(num_layers, self.pipeline_model_parallel_size)
-        except ValueError as error:
-            raise InputError(self.where, str(error)) from None
+        layout = made_at(self.where, rule.layout, num_layers, self.pipeline_model_parallel_size)
         return replace(self, pipeline_layout=layout, even_parts=None)
 
     def _recomputed_layers(self, layers: tuple[int, ...], chunks: int | None) -> int:

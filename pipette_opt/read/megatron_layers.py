@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, made_at
 from pipette_opt.layers.recurrent import RECURRENT_MIXERS
 from pipette_opt.read.megatron_fields import NUMBER, WHOLE, Field, read_fields
 from pipette_opt.specs import GatedDeltaNet, Mamba, SparseAttention
@@ -118,10 +118,7 @@ def _mixer(name: str, given: Mapping[str, Any], where: str) -> Any:
     """Return the sizes of a mixer."""
     options = MIXER_OPTIONS[name]
     sizes = read_fields(options.fields, given, where) | (_heads(given, where) if name == "mamba" else {})
-    try:
-        return options.make(**sizes)
-    except ValueError as error:
-        raise InputError(where, str(error)) from None
+    return made_at(where, options.make, **sizes)
 
 
 def stage_bounds(given: Mapping[str, Any], where: str) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, made_at
 from pipette_opt.read.megatron_fields import LATENT, LATENT_YARN, MODEL, WIDE, YARN, read_fields
 from pipette_opt.read.megatron_layers import given_pattern, layer_list_fields
 from pipette_opt.read.megatron_numbers import option_of, required
@@ -64,35 +64,30 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
     positions = given.get("max_position_embeddings") or given.get("seq_length")
     if positions is None:
         raise InputError(where, "--max-position-embeddings is missing.")
-    try:
-        latent, layers = _latent(given, where), required(given, "num_layers", where)
-        vocabulary, bias = vocab_size_of(given, where), not given.get("disable_bias_linear")
-        decided = {**_activation(given), **_positions(given, where)}
-        needed = {**given, **decided, "has_rotary_positions": decided["position_embedding_type"] in ("rope", "yarn")}
-        fields = {
-            **DROPOUTS,
-            "ffn_hidden_size": _default_ffn(hidden, bool(given.get("swiglu"))),
-            "kv_channels": max(1, hidden // heads),
-            **read_fields(MODEL, needed, where),
-            **decided,
-            "name": name,
-            "num_layers": layers,
-            "num_query_groups": _query_groups(given, heads),
-            "multi_latent_attention": latent,
-            "vocab_size": vocabulary,
-            "max_position_embeddings": positions,
-            "add_qkv_bias": bias or (bool(given.get("add_qkv_bias")) and latent is None),
-            "other_arguments": _passed_on(given),
-            **({"make_vocab_size_divisible_by": 1} if given.get("padded_vocab_size") else {}),
-            **_wide_layers(given),
-            **_layers_with_experts(given, where),
-            **layer_list_fields(given, where),
-        }
-        return ModelSpec(**fields)
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(where, str(error)) from None
+    latent, layers = _latent(given, where), required(given, "num_layers", where)
+    vocabulary, bias = vocab_size_of(given, where), not given.get("disable_bias_linear")
+    decided = {**_activation(given), **_positions(given, where)}
+    needed = {**given, **decided, "has_rotary_positions": decided["position_embedding_type"] in ("rope", "yarn")}
+    fields = {
+        **DROPOUTS,
+        "ffn_hidden_size": _default_ffn(hidden, bool(given.get("swiglu"))),
+        "kv_channels": max(1, hidden // heads),
+        **read_fields(MODEL, needed, where),
+        **decided,
+        "name": name,
+        "num_layers": layers,
+        "num_query_groups": _query_groups(given, heads),
+        "multi_latent_attention": latent,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": positions,
+        "add_qkv_bias": bias or (bool(given.get("add_qkv_bias")) and latent is None),
+        "other_arguments": _passed_on(given),
+        **({"make_vocab_size_divisible_by": 1} if given.get("padded_vocab_size") else {}),
+        **_wide_layers(given),
+        **_layers_with_experts(given, where),
+        **layer_list_fields(given, where),
+    }
+    return made_at(where, ModelSpec, **fields)
 
 
 def names_vocabulary(given: Mapping[str, Any]) -> bool:
@@ -124,7 +119,8 @@ def _latent(given: Mapping[str, Any], where: str) -> LatentAttention | None:
         return None
     sizes = read_fields(LATENT, given, where)
     is_scaled = given.get("rope_type", "yarn") == "yarn"
-    return LatentAttention(**sizes, yarn=YarnScaling(**read_fields(LATENT_YARN, given, where)) if is_scaled else None)
+    yarn = made_at(where, YarnScaling, **read_fields(LATENT_YARN, given, where)) if is_scaled else None
+    return made_at(where, LatentAttention, **sizes, yarn=yarn)
 
 
 def _query_groups(given: Mapping[str, Any], heads: int) -> int:
@@ -165,7 +161,7 @@ def _positions(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {
         "position_embedding_type": kind,
         "rope_scaling_factor": given.get("rope_scaling_factor", 8.0) if scaled else None,
-        "yarn": YarnScaling(**read_fields(YARN, given, where)) if kind == "yarn" else None,
+        "yarn": made_at(where, YarnScaling, **read_fields(YARN, given, where)) if kind == "yarn" else None,
     }
 
 
