@@ -156,8 +156,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     known = list(known)
     name = name[:MAX_SHOWN].lower()
     near = [candidate for candidate in known if _unpadded(candidate) == _unpadded(name)]
-    near = near or difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
+    return meant(near or difflib.get_close_matches(name, known, n=3, cutoff=0.6))
+
+
+def meant(names: Sequence[str]) -> str:
+    """Return the sentence " Did you mean ...?" for names; an empty text without any."""
+    return f" Did you mean {' or '.join(names)}?" if names else ""
 
 
 def _unpadded(name: str) -> str:

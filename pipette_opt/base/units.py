@@ -24,10 +24,17 @@ def counted(number: int, word: str) -> str:
     return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
 
 
-def listed(names: Sequence[str], most: int) -> str:
-    """Return the first ``most`` names and the number of the others: ``a, b and 3 more``."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
+def listed(names: Sequence[str], most: int, noun: str = "") -> str:
+    """Return the first ``most`` names and the number of the others: ``a, b and 3 more``; with ``noun``, its plural."""
+    left = len(names) - most
+    more = f" and {counted(left, f'more {noun}') if noun else f'{left} more'}" if left > 0 else ""
     return ", ".join(names[:most]) + more
+
+
+def one_line(text: str, most: int = 80) -> str:
+    """Return a text on one line, cut after ``most`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def three_digits(value: float) -> str:

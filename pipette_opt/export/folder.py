@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import check_targets, read_output, refuse_links, write_atomically, write_together
-from pipette_opt.base.units import counted
+from pipette_opt.base.units import counted, listed
 from pipette_opt.read.exported import RECORD
 
 MAX_NAMED = 3
@@ -40,11 +40,10 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False)
 def _check_empty(folder: Path) -> None:
     """Raise ``InputError`` if the folder contains any files."""
     if folder.is_dir() and (names := sorted(entry.name for entry in folder.iterdir())):
-        listed = ", ".join(map(shown, names[:MAX_NAMED])) + (", ..." if len(names) > MAX_NAMED else "")
         raise InputError(
             str(folder),
-            f"has {counted(len(names), 'file')} that export did not write: {listed}; give another folder, or "
-            "--force to write there.",
+            f"has {counted(len(names), 'file')} that export did not write: {listed([*map(shown, names)], MAX_NAMED)}; "
+            "give another folder, or --force to write there.",
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-from pipette_opt.base.errors import InputError, did_you_mean
+from pipette_opt.base.errors import InputError, did_you_mean, meant
 from pipette_opt.export.checks import check_equal_microbatches, check_map
 from pipette_opt.export.formats import format_modules
 from pipette_opt.export.launch_options import ExportOptions, refuse_unused
@@ -29,8 +29,8 @@ def export(plan: Plan, target: str, options: ExportOptions = NO_OPTIONS) -> dict
     ranks share a GPU.
     """
     if target not in TARGETS:
-        meant = [name for name, entry in TARGETS.items() if target.lower() in entry.programs]
-        hint = f" Did you mean {' or '.join(meant)}?" if meant else did_you_mean(target, TARGETS)
+        of_program = [name for name, entry in TARGETS.items() if target.lower() in entry.programs]
+        hint = meant(of_program) or did_you_mean(target, TARGETS)
         raise InputError("--format", f"must be one of {', '.join(TARGETS)}, got {target!r}.{hint}")
     chosen = TARGETS[target]
     refuse_unused(target, options, {name: entry.takes for name, entry in TARGETS.items()})

@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from pipette_opt.base.errors import InputError, visible
+from pipette_opt.base.errors import InputError, meant, visible
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.typed import typed
 from pipette_opt.base.units import GB, GIB, MIB, TFLOP, US
@@ -47,6 +47,10 @@ _NOISE = re.compile(r"^(nvidia|dgx|hgx|tesla|geforce|gpu|sxm[0-9]?|hbm[0-9]?e?|t
 
 FORMS = frozenset({"pcie", "nvl"})
 """Words in the names of GPUs that are PCIe cards, not SXM modules."""
+
+
+WRITTEN = "In a cluster file any other GPU can be written out (data/README.md)."
+"""Advice for a GPU that the catalogue lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,8 +226,7 @@ def _entry_of_size(name: str, unsized: str, sizes: list[int], where: str) -> Cat
         known = ", ".join(f"{kind} ({round(catalogue[kind].gpu.memory_bytes / GIB)} GB)" for kind in kinds)
         note = "".join(f" {kind}: {catalogue[kind].note}." for kind in kinds if catalogue[kind].note)
         size_words = " and ".join(f"{size} GB" for size in sizes)
-        written = "In a cluster file any other GPU can be written out (data/README.md)."
-        problem = f"GPU {name!r}: no such GPU with {size_words} is known; known: {known}.{note} {written}"
+        problem = f"GPU {name!r}: no such GPU with {size_words} is known; known: {known}.{note} {WRITTEN}"
         raise InputError(where, problem)
     raise _unknown(name, where)
 
@@ -248,10 +251,8 @@ def _commonest(name: str, kinds: tuple[str, ...], where: str) -> CatalogueEntry 
 
 
 def _unknown(name: str, where: str) -> InputError:
-    near = _similar_names(name)
-    hint = f" Did you mean {' or '.join(near)}?" if near else ""
-    written = " In a cluster file any other GPU can be written out (data/README.md)."
-    return InputError(where, f"unknown GPU {name!r}.{hint} Known: {', '.join(read_gpu_catalogue())}.{written}")
+    problem = f"unknown GPU {name!r}.{meant(_similar_names(name))} Known: {', '.join(read_gpu_catalogue())}."
+    return InputError(where, f"{problem} {WRITTEN}")
 
 
 MAX_HINTS = 3

@@ -94,12 +94,12 @@ def changes_in_words(snapshots: Sequence[ClusterSpec]) -> list[str]:
         ("Only in the last", [host for host in new.hosts if host not in old.hosts]),
     ):
         if hosts:
-            sentences.append(f"{word}: {', '.join(hosts[:MAX_NAMED])}{', ...' if len(hosts) > MAX_NAMED else ''}.")
+            sentences.append(f"{word}: {listed(hosts, MAX_NAMED)}.")
     kinds = {node.host: node.gpu.name for node in old.nodes}
     other = [f"{node.host} ({kinds[node.host]} to {node.gpu.name})" for node in new.nodes
              if kinds.get(node.host, node.gpu.name) != node.gpu.name]  # fmt: skip
     if other:
-        sentences.append(f"GPUs: {', '.join(other[:MAX_NAMED])}{', ...' if len(other) > MAX_NAMED else ''}.")
+        sentences.append(f"GPUs: {listed(other, MAX_NAMED)}.")
     for name, unit, factor in (
         ("gpus_per_node", "GPUs a host", 1.0),
         ("nics_per_node", "NICs a host", 1.0),
@@ -125,10 +125,8 @@ def _change_sentences(change: LinkChange) -> list[str]:
         sentences.append(f"{flows}: a usual link attains {100 * (change.slower.usual - 1):+.1f} %.")
     for faults, word, sign in ((change.slower, "slower", 1), (change.faster, "faster", -1)):
         if faults.hosts:
-            hosts = ", ".join(
-                f"{fault.name} ({100 * (fault.share**sign - 1):+.0f} %)" for fault in faults.hosts[:MAX_NAMED]
-            )
-            sentences.append(f"{flows}: hosts that became {word} than others: {hosts}.")
+            named = [f"{fault.name} ({100 * (fault.share**sign - 1):+.0f} %)" for fault in faults.hosts]
+            sentences.append(f"{flows}: hosts that became {word} than others: {listed(named, MAX_NAMED)}.")
         if faults.pairs:
             named = [
                 f"{pair.sender} to {pair.receiver} ({100 * (pair.share**sign - 1):+.0f} %)" for pair in faults.pairs

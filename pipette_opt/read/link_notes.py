@@ -43,7 +43,7 @@ def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]
     remarks = []
     for text, about in _by_text(evidence.notes("remark")).items():
         files = [name for name in dict.fromkeys(about) if name]
-        remarks.append(f"{_files_text(files)}: {text}." if files else f"{text}.")
+        remarks.append(f"{listed(files, 1, 'file')}: {text}." if files else f"{text}.")
     notes += _first_notes(remarks, "remarks of this kind on other files")
     unused = [f"{note.file}: {note.text}" for note in evidence.notes("unused")]
     notes += _first_notes(unused, "files with unused lines")
@@ -54,7 +54,7 @@ def notes_on_skipped(evidence: LinkEvidence, most: int) -> list[str]:
     """Return notes on files and tests that were not used, one for each reason; of more than ``most``, their names."""
     reasons = list(_by_text(evidence.notes("not used")).items())
     notes = [
-        f"{_files_text(names)} {'was' if len(names) == 1 else 'were'} not used: {reason}"
+        f"{listed(names, 1, 'file')} {'was' if len(names) == 1 else 'were'} not used: {reason}"
         for reason, names in reasons[:most]
     ]
     left = dict.fromkeys(name for _, names in reasons[most:] for name in names)
@@ -69,11 +69,6 @@ def _by_text(notes: Iterable[Note]) -> dict[str, list[str]]:
     for note in notes:
         found.setdefault(note.text, []).append(note.about or note.file)
     return found
-
-
-def _files_text(names: Sequence[str]) -> str:
-    """Return the first file of equal notes, and the number of the others."""
-    return names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'more file')}"
 
 
 def _first_notes(notes: Sequence[str], rest: str) -> list[str]:
@@ -211,6 +206,4 @@ def _note_on_distances(flows: int, array: FloatArray, distance: IntArray) -> str
 
 
 def _pairs_text(pairs: Sequence[Pair], *, every: bool = False) -> str:
-    shown = pairs if every else pairs[:_NAMED]
-    more = f" and {len(pairs) - len(shown)} more pairs" if len(shown) < len(pairs) else ""
-    return ", ".join(f"{a} - {b}" for a, b in shown) + more
+    return listed([f"{a} - {b}" for a, b in pairs], len(pairs) if every else _NAMED, "pair")

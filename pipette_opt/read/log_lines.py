@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from pipette_opt.base.units import counted
+from pipette_opt.base.units import counted, one_line
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;:?]{0,40}[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\([A-B0-2])")
@@ -128,8 +128,7 @@ class Log:
         if not unused:
             return ""
         (number, first), num_lines = unused[0], counted(self.lines[-1].number, "line")
-        shown = first if len(first) <= 60 else f"{first[:57]}..."
-        return f"{len(unused)} of {num_lines} were not used: first, line {number}: {shown!r}."
+        return f"{len(unused)} of {num_lines} were not used: first, line {number}: {one_line(first, 60)!r}."
 
 
 def log_lines(text: str) -> list[LogLine]:

@@ -5,13 +5,13 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, did_you_mean, meant
 from pipette_opt.base.files import is_file, is_folder
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.typed import typed
 from pipette_opt.base.units import number_of
 from pipette_opt.read.exported import exported_launch
-from pipette_opt.read.fields import Fields, did_you_mean
+from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import parse_json, read_text, read_yaml
 from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.kinds_of_files import (
@@ -77,8 +77,7 @@ def read_model(name_or_path: str | Path, vocab_size: int | None = None, environm
         )
     if is_path:
         raise InputError(f"model {text!r}", "the file does not exist.")
-    near = presets_like(text)
-    hint = f" Did you mean {' or '.join(near)}?" if near else did_you_mean(text, list_models())
+    hint = meant(presets_like(text)) or did_you_mean(text, list_models())
     if _HUB_ID.fullmatch(text):
         fetch = f"`hf download {text} config.json --local-dir .`"
         hint += f" Nothing is downloaded: of a model on the Hugging Face Hub give its config.json ({fetch})."

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.units import one_line
 from pipette_opt.read.launches import (
     Launch,
     OtherCommand,
@@ -152,10 +153,13 @@ def read_script(
     first = launches[0]
     for other in launches[1:]:
         if (other.launch.arguments, other.launch.program) != (first.launch.arguments, first.launch.program):
-            problem = (
-                f"starts {_shown(first, found)} at line {first.line} and {_shown(other, found)} at line {other.line}"
+            both = (
+                f"{one_line(found.unknowns.rendered(start.launch.program))} at line {start.line}"
+                for start in (first, other)
             )
-            raise InputError(where, f"{problem}; give a script that starts a single training program.")
+            raise InputError(
+                where, f"starts {' and '.join(both)}; give a script that starts a single training program."
+            )
     words, unknown = _readable(first.launch.arguments, found.unknowns)
     return ScriptLaunch(
         launch=_rendered(first.launch, words, found.unknowns),
@@ -193,9 +197,9 @@ def argument_problem(arguments: Sequence[str], argument: UnknownArgument) -> str
     before = arguments[: argument.index + ("=" in arguments[argument.index])]
     option = next((word.partition("=")[0] for word in reversed(before) if word.startswith("--")), "")
     of = f"the value of {option}" if option and not argument.text.startswith("-") else f"argument {argument.index + 1}"
-    why = f" ({_short(argument.why)})" if argument.why else ""
+    why = f" ({one_line(argument.why)})" if argument.why else ""
     return (
-        f"{_short(argument.text)}, in {of}, is known only when the script runs{why}. "
+        f"{one_line(argument.text)}, in {of}, is known only when the script runs{why}. "
         "Write it out, set a variable with --env, or record the run with `pipette-opt capture`."
     )
 
@@ -241,7 +245,7 @@ class _Reader:
         words = name.split()
         if len(words) < 2 or not isinstance(launch_of(words), Launch):
             return
-        shown_name = _short(shell.unknowns.rendered(name))
+        shown_name = one_line(shell.unknowns.rendered(name))
         problem = f"{shown_name!r} in quotes is read as the name of a program; remove the quotes."
         raise InputError(f"{self.where}, line {command.line}", problem)
 
@@ -258,7 +262,7 @@ class _Reader:
                 return self._inner(started, text, command, shell)
         words = started.words if isinstance(started, OtherCommand) else command.words
         shown = shell.unknowns.rendered(" ".join((words or command.words)[:3]))
-        self.others.setdefault(_short(shown, 50), command.line)
+        self.others.setdefault(one_line(shown, 50), command.line)
         return None
 
     def _inner(self, outer: ShellText | ShellScript, text: str, command: ExternalCommand, shell: "Shell") -> int | None:
@@ -356,12 +360,3 @@ def _without_launch(found: Evaluation, reader: _Reader, where: str, notes: Seque
         more += f"; not set, and taken for empty: {unset}; --env NAME=VALUE sets a variable"
     hint = " Record it with `pipette-opt capture`." if any("$" in command for command in reader.others) else ""
     raise InputError(where, f"starts no training program; {instead}{more}.{hint}")
-
-
-def _shown(found: _Found, evaluation: Evaluation) -> str:
-    return _short(evaluation.unknowns.rendered(found.launch.program))
-
-
-def _short(text: str, length: int = 80) -> str:
-    line = re.sub(r"\s+", " ", text)
-    return line if len(line) <= length else f"{line[: length - 3]}..."

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+from pipette_opt.base.units import one_line
 from pipette_opt.read.shell.conditions import condition_holds, test_status
 from pipette_opt.read.shell.expansion import Expander
 from pipette_opt.read.shell.limits import COMMAND_WORK, Budget, RefusalError
@@ -277,7 +278,7 @@ class Shell(Expander):
             if sign and self.state.status is None:
                 before = items[index - 1][1]
                 branches = [partial(self._run_items, items, index, 0), partial(self._run_items, items, index, 1)]
-                self._either(branches, Unknown(text=_shown(before.source), line=before.line))
+                self._either(branches, Unknown(text=one_line(before.source), line=before.line))
                 return
             if not sign or (self.state.status == 0) == (sign == "&&"):
                 self._run(command)
@@ -290,7 +291,7 @@ class Shell(Expander):
                 return
             self._run_all(condition)
             if self.state.status is None:
-                cause = Unknown(text=_shown(condition[-1].source), line=condition[-1].line)
+                cause = Unknown(text=one_line(condition[-1].source), line=condition[-1].line)
                 self._either([partial(self._run_all, body), partial(self._if, command, number + 1)], cause)
                 return
             if self.state.status == 0:
@@ -309,7 +310,7 @@ class Shell(Expander):
                 self._run_all(body)
                 return
             if None in found:
-                cause = Unknown(text=_shown(command.source), line=command.line)
+                cause = Unknown(text=one_line(command.source), line=command.line)
                 self._either([partial(self._run_all, body), partial(self._case, command, number + 1)], cause)
                 return
         self.state.status = 0
@@ -357,7 +358,7 @@ class Shell(Expander):
             if self.state.status is not None and (self.state.status == 0) == command.is_until:
                 self.state.status = 0
                 return
-        cause = Unknown(text=f"the loop {_shown(command.source)}", line=command.line)
+        cause = Unknown(text=f"the loop {one_line(command.source)}", line=command.line)
         self._skip(body, cause)
 
     def _define(self, command: Function) -> None:
@@ -612,8 +613,3 @@ _RUN: Mapping[type[Command], Callable[..., None]] = {
 
 def _why(cause: Unknown) -> str:
     return f"it depends on {cause.text}, line {cause.line}"
-
-
-def _shown(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 80 else f"{line[:77]}..."

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from pipette_opt.base.units import one_line
 from pipette_opt.read.shell.limits import RefusalError
 
 _KEPT = 0xF0000
@@ -40,7 +41,7 @@ class Unknown:
 
     def sentence(self) -> str:
         """Return a clause for people: the unknown value, and the reason."""
-        return f"{_short(self.text)} is known only when the script runs" + (f" ({self.why})" if self.why else "")
+        return f"{one_line(self.text)} is known only when the script runs" + (f" ({self.why})" if self.why else "")
 
 
 @dataclass(slots=True)
@@ -108,8 +109,3 @@ def is_marker(character: str) -> bool:
 def may_split(text: str) -> bool:
     """Return whether a word has an unknown part that may expand to no word or several."""
     return _SPLIT_MARKERS.search(text) is not None
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 80 else f"{line[:77]}..."
