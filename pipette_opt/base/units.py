@@ -166,6 +166,8 @@ def number_of(text: str) -> float:
     return value
 
 
+_WHOLE = re.compile(rf"-?[0-9]{{1,{MAX_DIGITS}}}", re.ASCII)
+
 ABOVE_ZERO = math.ulp(0.0)
 """Smallest positive float: lower limit of numbers that must be > 0."""
 
@@ -187,10 +189,10 @@ def number_in(
     """
     text = str(value).strip()
     try:
-        number = whole_number(text) if is_whole else number_of(text)
+        number = int(text) if _WHOLE.fullmatch(text) else math.nan if is_whole else number_of(text)
     except ValueError:
-        number = None
-    if number is None or isinstance(value, bool) or not low <= number <= high:
+        number = math.nan
+    if isinstance(value, bool) or not low <= number <= high:
         raise InputError(where, f"{must}, got {shown(value)}.")
     return number
 

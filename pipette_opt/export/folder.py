@@ -2,13 +2,13 @@
 
 import hashlib
 from collections.abc import Mapping
-from json import dumps, loads
+from json import dumps
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import check_targets, read_output, refuse_links, write_atomically, write_together
 from pipette_opt.base.units import counted, listed
-from pipette_opt.read.exported import RECORD
+from pipette_opt.read.exported import RECORD, exported_hashes
 
 MAX_NAMED = 3
 """Maximum number of files that an error names. Chosen."""
@@ -21,7 +21,7 @@ def write_folder(folder: Path, files: Mapping[str, str], *, force: bool = False)
     Raise ``InputError`` for a symbolic link and for an input file of the command. Without ``force`` also raise it for a
     folder with other files but no record, and for a file that export did not write or that was changed since.
     """
-    recorded = _recorded(folder / RECORD)
+    recorded = exported_hashes(folder)
     for name in files:
         _check(folder / name, recorded.get(name), force=force)
     refuse_links("export", folder / RECORD)
@@ -57,15 +57,6 @@ def _check(target: Path, recorded: str | None, *, force: bool) -> None:
     if not force and _sha256(read_output(target)) not in (recorded or "").split():
         wrote = "export did not write it" if recorded is None else "it was changed since export wrote it"
         raise InputError(str(target), f"exists, and {wrote}; give another folder, or --force to replace the file.")
-
-
-def _recorded(record: Path) -> dict[str, str]:
-    """Return the recorded hashes of an earlier export by file name; empty if the record cannot be read."""
-    try:
-        found = loads(read_output(record))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
 def _text(hashes: Mapping[str, str]) -> str:

@@ -31,7 +31,7 @@ from pipette_opt.memory.predictor import stack_predictor, stage_ranks
 from pipette_opt.memory.twins import config_key
 from pipette_opt.parallel import ParallelConfig, Placement, RankGrid, identity_placement
 from pipette_opt.read.cluster import subset_cluster
-from pipette_opt.read.exported import ARGUMENTS, exported_names, is_exported, launch_in
+from pipette_opt.read.exported import ARGUMENTS, exported_hashes, is_exported, launch_in
 from pipette_opt.read.files import read_text
 from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.megatron_args import MegatronArgs, read_megatron_args
@@ -407,7 +407,7 @@ def _file_of(path: str | Path) -> tuple[int, ...] | tuple[str]:
 
 def _logs_in(folder: Path) -> list[Path]:
     """Return the files in a folder that may be logs: by their suffix, without those that ``export`` wrote."""
-    exported = exported_names(folder)
+    exported = exported_hashes(folder)
     return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name not in exported)
 
 

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError
-from pipette_opt.base.files import is_file
+from pipette_opt.base.files import is_file, read_output
 from pipette_opt.read.files import read_text
 
 RECORD = ".pipette-opt-export.json"
@@ -39,13 +39,13 @@ def is_exported(folder: Path) -> bool:
     return any(is_file(folder / name) for name in SCRIPTS)
 
 
-def exported_names(folder: Path) -> set[str]:
-    """Return the names of the files that ``export`` wrote into a folder, by its record; empty without one."""
+def exported_hashes(folder: Path) -> dict[str, str]:
+    """Return the hashes of the files that ``export`` wrote into a folder, by name; empty without a readable record."""
     try:
-        found = json.loads((folder / RECORD).read_bytes())
+        found = json.loads(read_output(folder / RECORD))
     except (OSError, ValueError, RecursionError):
-        return set()
-    return set(map(str, found)) if isinstance(found, dict) else set()
+        return {}
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
 def launch_in(folder: Path) -> Path:

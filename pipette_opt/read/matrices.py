@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,7 +87,8 @@ def read_latencies(path: str | Path, hosts: Sequence[str]) -> FloatArray:
 
     The CSV file has microseconds, and the format of :func:`read_matrix_csv`.
     """
-    names, values = read_square(path, _latency)
+    most = MAX_LATENCY_S / US
+    names, values = read_square(path, f"must be a latency in us, from 0 to {most:g}", 0, most)
     return in_order(str(path), names, values * US, hosts)
 
 
@@ -104,11 +105,6 @@ MAX_LATENCY_S = 1.0
 """Largest valid latency of a message, seconds. Chosen to find nanoseconds or seconds given for microseconds."""
 
 
-def _latency(where: str, text: str) -> float:
-    """Return the latency in a cell, microseconds."""
-    return number_in(text, where, f"must be a latency in us, from 0 to {MAX_LATENCY_S / US:g}", 0, MAX_LATENCY_S / US)
-
-
 def read_matrix(path: str | Path) -> HostMatrix:
     """Read a bandwidth matrix: Pipette's format for the suffix ``.json``, CSV for any other."""
     return read_pipette_json(path) if Path(path).suffix.lower() == ".json" else read_matrix_csv(path)
@@ -121,16 +117,17 @@ def read_matrix_csv(path: str | Path) -> HostMatrix:
     Host names are in the first row and the first column; a cell is empty if not measured. Names of the form
     ``host:gpu`` make a matrix of GPUs, see :func:`reduce_to_hosts`.
     """
-    names, values = read_square(path, _bandwidth)
+    must = f"must be a bandwidth in GB/s, from {MIN_GB_PER_S:g} to {MAX_GB_PER_S:g}, or empty if not measured"
+    names, values = read_square(path, must, MIN_GB_PER_S, MAX_GB_PER_S)
     return reduce_to_hosts(names, values * GB)
 
 
 @reads()
-def read_square(path: str | Path, number: Callable[[str, str], float]) -> tuple[list[str], FloatArray]:
+def read_square(path: str | Path, must: str, low: float, high: float) -> tuple[list[str], FloatArray]:
     """
     Return the names and values of a square CSV file; NaN for empty cells and on the diagonal.
 
-    ``number`` parses a cell from its place, for errors, and its text.
+    Values are from ``low`` to ``high``; ``must`` says so in the error for any other.
     """
     try:
         rows = [row for row in csv.reader(io.StringIO(read_text(path))) if any(cell.strip() for cell in row)]
@@ -156,7 +153,7 @@ def read_square(path: str | Path, number: Callable[[str, str], float]) -> tuple[
             if i == j and cell.strip("0."):
                 raise InputError(place, f"the diagonal is no link between hosts and must be empty, got {cell!r}.")
             if i != j and cell:
-                values[i, j] = number(place, cell)
+                values[i, j] = number_in(cell, place, must, low, high)
     return names, values
 
 
@@ -260,12 +257,6 @@ def _explain_row_names(where: str, columns: list[str], rows: list[str]) -> None:
     for row, column in zip(rows, columns, strict=True):
         if row != column:
             raise InputError(where, f"rows must have the order of the columns: row {row!r} where {column!r} is due.")
-
-
-def _bandwidth(where: str, text: str) -> float:
-    """Return the bandwidth in a cell, GB/s."""
-    must = f"must be a bandwidth in GB/s, from {MIN_GB_PER_S:g} to {MAX_GB_PER_S:g}, or empty if not measured"
-    return number_in(text, where, must, MIN_GB_PER_S, MAX_GB_PER_S)
 
 
 def _pipette_table(where: str, data: object) -> tuple[list[str], FloatArray]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pipette_opt.base.errors import InputError, made_at, shown
 from pipette_opt.base.files import is_file, is_folder
@@ -198,7 +198,9 @@ class MegatronArgs:
         Megatron has no default micro-batch size; a missing size counts as one sequence.
         """
         if self.even_parts is not None:
-            return self._divided(num_layers).parallel_config(num_layers, num_gpus)
+            layout = made_at(self.where, self.even_parts.layout, num_layers, self.pipeline_model_parallel_size)
+            divided = replace(self, pipeline_layout=layout, even_parts=None)
+            return divided.parallel_config(num_layers, num_gpus)
         pp, ranks = self.pipeline_model_parallel_size, self.context_parallel_size * self.tensor_model_parallel_size
         if num_gpus % (ranks * pp):
             problem = f"tensor x context x pipeline = {ranks * pp} must divide the {num_gpus} GPUs."
@@ -215,7 +217,7 @@ class MegatronArgs:
         if replicas % groups:
             option = f"--num-distributed-optimizer-instances {groups}"
             raise InputError(self.where, f"{option} does not divide the {replicas} data- and context-parallel ranks.")
-        sharded = self._fully_sharded(replicas)
+        sharded = self.zero_stage in (2, 3) and replicas > 1  # gradients are sent in every micro-batch
         shares = self.use_distributed_optimizer if self.zero_stage is None else self.zero_stage > 0
         return made_at(
             self.where,
@@ -245,20 +247,10 @@ class MegatronArgs:
             pipeline_model_parallel_layout=self.pipeline_layout,
         )
 
-    def _divided(self, num_layers: int) -> "MegatronArgs":
-        """Return the launch with the layout that its rule gives."""
-        rule = cast(EvenParts, self.even_parts)
-        layout = made_at(self.where, rule.layout, num_layers, self.pipeline_model_parallel_size)
-        return replace(self, pipeline_layout=layout, even_parts=None)
-
     def _recomputed_layers(self, layers: tuple[int, ...], chunks: int | None) -> int:
         if self.recompute_every is None:
             return self.recompute_num_layers
         return max(-(-max(layers) // (chunks or 1)) // self.recompute_every, 1)
-
-    def _fully_sharded(self, replicas: int) -> bool:
-        """Return whether ``replicas`` replicas shard gradients (ZeRO 2 or 3), sent in every micro-batch."""
-        return self.zero_stage is not None and self.zero_stage >= 2 and replicas > 1
 
     def _layout(self, num_layers: int) -> tuple[tuple[int, ...], ...]:
         """Return the layers of each chunk of each stage that the pipeline layout sets, shape ``(num_chunks, pp)``."""

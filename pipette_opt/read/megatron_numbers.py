@@ -22,7 +22,7 @@ def whole(value: Any, option: str, where: str) -> int:
 def number(value: Any, option: str, where: str) -> float:
     """Return an option's value as a number."""
     try:
-        return float(value)
+        return float(str(value).encode("ascii"))  # digits of other scripts are numbers to Python
     except ValueError:
         raise InputError(where, f"{option} must be a number, got {shown(value)}.") from None
 

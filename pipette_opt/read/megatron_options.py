@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pipette_opt.base.errors import MAX_SHOWN, Errors, InputError, shown, together
+from pipette_opt.base.errors import MAX_SHOWN, Errors, InputError, together
+from pipette_opt.base.units import number_in
 from pipette_opt.options.names import OTHER_NAMES, usual_name
 from pipette_opt.read.launch_evidence import check_all_read, check_evidence
+from pipette_opt.read.megatron_numbers import number
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options
 from pipette_opt.read.megatron_words import UNSET, Words, read_words
 from pipette_opt.specs import NotModelled
@@ -268,18 +270,10 @@ def _check_words(option: MegatronOption, words: Sequence[str], where: str) -> No
 
 
 def _number(option: MegatronOption, text: str, where: str) -> int | float:
-    whole = option.kind == "whole"
+    if option.kind == "number":
+        return number(text, option.name, where)
     least = 0 if "0" in option.modelled_values else 1
-    wanted = f"a whole number >= {least}" if whole else "a number"
-    try:
-        if not text.isascii():  # digits of other scripts are numbers to Python
-            raise ValueError
-        value = int(text) if whole else float(text)
-    except ValueError:
-        raise InputError(where, f"{option.name} must be {wanted}, got {shown(text)}.") from None
-    if whole and value < least:
-        raise InputError(where, f"{option.name} must be {wanted}, got {text}.")
-    return value
+    return int(number_in(text, where, f"{option.name} must be a whole number >= {least}", least, is_whole=True))
 
 
 def _simulated(values: Mapping[str, Any], where: str) -> list[NotModelled]:

@@ -1,7 +1,7 @@
 """Words of a Megatron command line, read from options alone, a launch script, or the printed arguments of a run."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from pipette_opt.read.launches import Launch, may_train
 from pipette_opt.read.megatron_printed import is_printed, printed_words
 from pipette_opt.read.megatron_table import field_of, megatron_options
 from pipette_opt.read.recipe_overrides import in_options, left_to_recipe
-from pipette_opt.read.scripts import ScriptLaunch, UnknownArgument, argument_problem, read_script
+from pipette_opt.read.scripts import ScriptLaunch, argument_problem, read_script
 from pipette_opt.read.settings_files import settings_file
 from pipette_opt.read.shell import INSTEAD
 
@@ -31,6 +31,10 @@ _NAMED = re.compile(r"--[\w-]+=")
 
 UNSET = "not set, and taken for empty"
 """Beginning of the note on variables that a script uses but nothing sets."""
+
+
+UNNEEDED = "known only when the script runs, and not needed"
+"""Beginning of the note on unknown values of harmless options; other unknown values are refused."""
 
 
 OTHERWISE = " It is neither options, nor a script that bash reads, nor settings that are known here."
@@ -78,8 +82,9 @@ class Words:
         if self.script is None:
             return ()
         launch_notes = () if self.script.launch is None else self.script.launch.notes
-        found = (*_about(self.script.unset), *_about_unknown(self.script.unknown), *launch_notes, *self.script.notes)
-        return (*found, *self.remarks)
+        unknown = [(argument.text, argument.line) for argument in self.script.unknown]  # of harmless options
+        found = (*_about(UNSET, self.script.unset.items()), *_about(UNNEEDED, unknown), *launch_notes)
+        return (*found, *self.script.notes, *self.remarks)
 
     def document(self) -> dict[str, Any]:
         """Return the words as a launch in JSON, with the launchers of the script."""
@@ -235,19 +240,10 @@ def _is_value(words: Sequence[str], index: int) -> bool:
     return option is not None and option.kind != "flag" and option.status == "harmless"
 
 
-def _about(unset: Mapping[str, int]) -> list[str]:
-    if not unset:
-        return []
-    names = ", ".join(f"{name} (line {line})" for name, line in unset.items())
-    return [f"{UNSET}: {names}"]
-
-
-def _about_unknown(unknown: Sequence[UnknownArgument]) -> list[str]:
-    """Return the note on unknown values of harmless options; other unknown values are refused."""
-    if not unknown:
-        return []
-    found = dict.fromkeys(f"{argument.text} (line {argument.line})" for argument in unknown)
-    return [f"known only when the script runs, and not needed: {', '.join(found)}"]
+def _about(beginning: str, lines: Iterable[tuple[str, int]]) -> list[str]:
+    """Return a note on names or texts, each with its line; empty without any."""
+    found = dict.fromkeys(f"{name} (line {line})" for name, line in lines)
+    return [f"{beginning}: {', '.join(found)}"] if found else []
 
 
 def _is_only_options(text: str) -> bool:

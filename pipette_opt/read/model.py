@@ -9,7 +9,6 @@ from pipette_opt.base.errors import InputError, did_you_mean, meant
 from pipette_opt.base.files import is_file, is_folder
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.typed import typed
-from pipette_opt.base.units import number_of
 from pipette_opt.read.exported import exported_launch
 from pipette_opt.read.fields import Fields
 from pipette_opt.read.files import parse_json, read_text, read_yaml
@@ -97,23 +96,13 @@ def read_architecture(path: str | Path) -> ModelSpec:
     """Return the model in an architecture file: YAML with fields of :class:`~pipette_opt.specs.ModelSpec`."""
     path = Path(path)
     found = Fields(str(path), read_yaml(path), (*(field.name for field in fields(ModelSpec)), "hub_ids", "source"))
-    values = {name: _number(name, value) for name, value in found.data.items() if value is not None}
+    values = {name: value for name, value in found.data.items() if value is not None}
     for name in ("hub_ids", "source"):
         values.pop(name, None)
     for name in ("moe_router_topk", "moe_ffn_hidden_size"):
         if name in values and "num_experts" not in values:
             raise InputError(str(path), f"{name} has no effect without num_experts.")
     return typed(ModelSpec, {**values, "name": found.text("name", path.stem)}, str(path))
-
-
-def _number(name: str, value: object) -> object:
-    """Return the text of a number such as ``1e-5`` as a number: YAML reads it as text, as it has no point."""
-    if isinstance(value, str) and isinstance(getattr(ModelSpec.__dataclass_fields__.get(name), "default", None), float):
-        try:
-            return number_of(value)
-        except ValueError:
-            return value
-    return value
 
 
 @reads(ARCHITECTURE_FILE, HUGGING_FACE_CONFIG, LAUNCH_SCRIPT, PRINTED_ARGUMENTS, TYPED_ARGUMENTS, CAPTURED_LAUNCH)

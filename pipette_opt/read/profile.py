@@ -12,14 +12,9 @@ from pipette_opt.specs import ComputeProfile, ProfileKey
 
 logger = logging.getLogger(__name__)
 
-COLUMNS = (
-    "gpu",
-    "tensor_model_parallel_size",
-    "micro_batch_size",
-    "seq_length",
-    "forward_s",
-    "backward_s",
-)
+SIZES, TIMES = ("tensor_model_parallel_size", "micro_batch_size", "seq_length"), ("forward_s", "backward_s")
+
+COLUMNS = ("gpu", *SIZES, *TIMES)
 
 
 @reads(PROFILE_TABLE)
@@ -39,24 +34,18 @@ def read_profile(path: str | Path) -> ComputeProfile:
     layers: dict[ProfileKey, tuple[float, float]] = {}
     for line, row in rows:
         where = f"{path}, line {line}"
-        key = ProfileKey(
-            gpu=row["gpu"].strip().lower(),
-            tensor_model_parallel_size=_whole(where, row, "tensor_model_parallel_size"),
-            micro_batch_size=_whole(where, row, "micro_batch_size"),
-            seq_length=_whole(where, row, "seq_length"),
-        )
+        texts = {column: (row[column] or "").strip() for column in COLUMNS}
+        sizes = {
+            name: int(number_in(texts[name], where, f"{name} must be a whole number >= 1", 1, is_whole=True))
+            for name in SIZES
+        }
+        key = ProfileKey(gpu=texts["gpu"].lower(), **sizes)
         if key in layers:
             raise InputError(where, "repeats the sizes of an earlier line; remove one of the two lines.")
-        layers[key] = (_seconds(where, row, "forward_s"), _seconds(where, row, "backward_s"))
+        forward_s, backward_s = (
+            number_in(texts[name], where, f"{name} must be seconds > 0", ABOVE_ZERO) for name in TIMES
+        )
+        layers[key] = (forward_s, backward_s)
     if not layers:
         raise InputError(str(path), "has no rows.")
     return ComputeProfile(layers=layers)
-
-
-def _whole(where: str, row: dict[str, str], column: str) -> int:
-    text = (row[column] or "").strip()
-    return int(number_in(text, where, f"{column} must be a whole number >= 1", 1, is_whole=True))
-
-
-def _seconds(where: str, row: dict[str, str], column: str) -> float:
-    return number_in((row[column] or "").strip(), where, f"{column} must be seconds > 0", ABOVE_ZERO)

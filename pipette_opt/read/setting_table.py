@@ -1,12 +1,13 @@
 """Tables of frameworks' settings, and the values that a launch gives them."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipette_opt.base.errors import Errors, InputError, shown, together
-from pipette_opt.base.units import listed
+from pipette_opt.base.units import listed, number_in
 from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.sizing_words import Given, sizes_a_job
 from pipette_opt.specs import NotModelled
@@ -206,16 +207,11 @@ def _converted(row: Row, given: Given) -> Any:
 
 
 def _number(row: Row, given: Given) -> int | float:
-    text = str(given.value).replace("_", "")
-    pattern = r"-?[0-9]{1,12}" if row.kind == "whole" else r"-?[0-9.]+([eE][+-]?[0-9]+)?"
+    value = given.value if isinstance(given.value, bool) else str(given.value).replace("_", "")
+    if row.kind == "number":
+        return number_in(value, given.where, f"{row.name} must be a number", -math.inf)
     least = row.default if isinstance(row.default, int) and not isinstance(row.default, bool) and row.default < 1 else 1
-    wanted = f"a whole number >= {least}" if row.kind == "whole" else "a number"
-    if isinstance(given.value, bool) or not re.fullmatch(pattern, text, re.ASCII):
-        raise InputError(given.where, f"{row.name} must be {wanted}, got {shown(str(given.value))}.")
-    number = int(text) if row.kind == "whole" else float(text)
-    if row.kind == "whole" and number < least:
-        raise InputError(given.where, f"{row.name} must be {wanted}, got {number}.")
-    return number
+    return int(number_in(value, given.where, f"{row.name} must be a whole number >= {least}", least, is_whole=True))
 
 
 def _not_refused(row: Row, value: Any, where: str) -> bool:

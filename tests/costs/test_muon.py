@@ -76,7 +76,7 @@ def test_time_follows_the_number_of_iterations() -> None:
     (ten,), (five,) = (orthogonal_s(LLAMA_8B, one, *given) for one in (training, MUON))
     assert ten == pytest.approx(2 * five)
     assert parse_megatron_args("--optimizer muon --muon-num-ns-steps 5").training(MUON).other_arguments is None
-    with pytest.raises(InputError, match="muon-num-ns-steps must be a whole number >= 1, got 0"):
+    with pytest.raises(InputError, match="muon-num-ns-steps must be a whole number >= 1, got '0'"):
         parse_megatron_args("--optimizer muon --muon-num-ns-steps 0")
 
 

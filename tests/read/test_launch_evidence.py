@@ -123,7 +123,7 @@ def test_all_errors_of_a_launch_at_once() -> None:
     problem = refusal("--tensor-model-parallel-size x --micro-batch-size 0 --micro-batch 3 --tp 9 --lora-r 8")
     for part in (
         "--tensor-model-parallel-size must be a whole number >= 1, got 'x'",
-        "--micro-batch-size must be a whole number >= 1, got 0",
+        "--micro-batch-size must be a whole number >= 1, got '0'",
         "unknown option --micro-batch. Did you mean --micro-batch-size?",
         "Megatron-LM has no option --tp; write --tensor-model-parallel-size",
         "sets --lora-r 8, which changes",
