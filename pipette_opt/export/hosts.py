@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pipette_opt.base.units import counted
 from pipette_opt.export.shell import array_lines, launchable
 from pipette_opt.plans.plan import Plan, RankRow
-from pipette_opt.read.nominal import has_named_hosts
+from pipette_opt.read.nominal import is_number_of_hosts
 
 PER_LINE = 16
 """Entries per line of a bash array. Chosen."""
@@ -13,7 +13,8 @@ PER_LINE = 16
 
 def hosts_are_named(plan: Plan) -> bool:
     """Return whether the user named the hosts of a plan."""
-    return has_named_hosts(plan.inputs.get("cluster"))
+    options = (plan.inputs.get("cluster") or {}).get("options") or {}
+    return not is_number_of_hosts(str(options.get("nodes")))
 
 
 def unnamed_note(num_hosts: int) -> str:

@@ -174,7 +174,7 @@ def script_changes(
     estimate
         Time of the launch, for the seconds in each reason.
     """
-    written = {_canonical(option[0]): option for option in megatron_options(plan)}
+    written = {_canonical(option): " ".join(values) for option, *values in megatron_options(plan)}
     found = []
     for choice in _CHOICES:
         decided = choice.options if choice.config_fields is None else choice.config_fields
@@ -182,7 +182,7 @@ def script_changes(
             continue
         reason = _reason(choice, estimate, plan.estimate)
         for field in choice.options:
-            before, after = _words(values.get(field)), _words_of(written.get(field))
+            before, after = _words(values.get(field)), written.get(field)
             if before == after or ((before or "1") == (after or "1") and field.endswith("_size")):
                 continue
             option = known_options()[field].name
@@ -247,10 +247,6 @@ def _words(value: Any) -> str | None:
     if value is True:
         return ""
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _words_of(option: Option | None) -> str | None:
-    return None if option is None else " ".join(option[1:])
 
 
 def _line_of(option: str, text: str) -> int | None:

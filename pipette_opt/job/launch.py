@@ -7,6 +7,7 @@ import numpy as np
 from pipette_opt.base.errors import InputError
 from pipette_opt.candidates.legality import broken_rules
 from pipette_opt.costs.compute import check_timed
+from pipette_opt.job.models import check_tokens
 from pipette_opt.job.read import Job, check_software
 from pipette_opt.parallel import ParallelConfig, Placement
 from pipette_opt.read.megatron_args import MegatronArgs
@@ -39,12 +40,7 @@ def as_trained(job: Job, given: MegatronArgs) -> Instance:
             else "have no --fp8-format, but the job has --fp8; leave --fp8 out, or add --fp8-format."
         )
         raise InputError(where, unlike)
-    for field, compared in (("global_batch_size", "batch size"), ("seq_length", "sequence length")):
-        theirs, ours = getattr(given, field), getattr(instance.training, field)
-        if theirs not in (None, ours):
-            raise InputError(
-                where, f"{option_of(field)} {theirs} differs from the job's {ours}; give both the same {compared}."
-            )
+    check_tokens(instance.training, given, "job")
     training = given.training(instance.training)
     if instance.model.num_experts is not None:
         training = replace(training, moe_token_dispatcher_type=given.moe_token_dispatcher_type or "allgather")

@@ -169,12 +169,17 @@ def check_job_of_plan(plan: "Plan", given: "MegatronArgs") -> None:
     if not {"model", "training"} <= set(plan.inputs):
         return
     training = typed(TrainingSpec, plan.inputs["training"], "plan, inputs.training", closed=True)
+    check_tokens(training, given, "plan")
+    check_one_model(typed(ModelSpec, plan.inputs["model"], "plan, inputs.model", closed=True), training, given)
+
+
+def check_tokens(training: "TrainingSpec", given: "MegatronArgs", owner: str) -> None:
+    """Raise ``InputError`` if the arguments have another batch size or sequence length; ``owner`` has the training."""
     for field, compared in (("global_batch_size", "batch size"), ("seq_length", "sequence length")):
         theirs, ours = getattr(given, field), getattr(training, field)
         if theirs not in (None, ours):
-            difference = f"{option_of(field)} {theirs} differs from the plan's {ours}"
+            difference = f"{option_of(field)} {theirs} differs from the {owner}'s {ours}"
             raise InputError(given.where, f"{difference}; give both the same {compared}.")
-    check_one_model(typed(ModelSpec, plan.inputs["model"], "plan, inputs.model", closed=True), training, given)
 
 
 def model_differences(model: "ModelSpec", training: "TrainingSpec", given: "MegatronArgs") -> list[Difference]:

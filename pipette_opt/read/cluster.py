@@ -23,7 +23,7 @@ from pipette_opt.read.inter_node import INTER, InterNode, read_inter_node
 from pipette_opt.read.kinds_of_files import CLUSTER_FILE, reads
 from pipette_opt.read.levels import level_entries, levels_of, says_levels
 from pipette_opt.read.link_notes import notes_on_latency, notes_on_units
-from pipette_opt.read.matrices import MAX_LATENCY_S, bandwidth_of, gb_text, latencies_csv, matrix_csv
+from pipette_opt.read.matrices import MAX_LATENCY_S, bandwidth_of, gb_text, matrix_csv
 from pipette_opt.read.prices import check_price
 from pipette_opt.read.speeds import check_speed
 from pipette_opt.specs import ClusterSpec, GpuSpec, LinkMatrix, NodeSpec
@@ -179,7 +179,7 @@ def write_cluster(cluster: ClusterSpec, path: str | Path, comment: str = "") -> 
     document = cluster_document(cluster, matrices, inside)
     if cluster.known_latency_s is not None:
         file = f"{path.stem}_latencies.csv"
-        parts[file] = latencies_csv(cluster.hosts, cluster.known_latency_s)
+        parts[file] = matrix_csv(cluster.hosts, cluster.known_latency_s, US)
         document["inter_node"]["latencies"] = file
     text = yaml.safe_dump(document, sort_keys=False, default_flow_style=None, width=110)
     write_with_parts(path, lines + text, parts)

@@ -179,7 +179,7 @@ def _polished(
             rest[alike] -= step
             moved = max(moved, abs(step))
         for part, axis in ((send, 1), (receive, 0)):
-            steps = _medians(rest, axis)
+            steps = _of_lines(rest, axis, 0.5, 0.0)
             part += steps
             rest -= steps[:, None] if axis == 1 else steps[None, :]
             moved = max(moved, float(np.abs(steps).max()))
@@ -191,23 +191,16 @@ def _polished(
     return middle, near, send, receive, rest
 
 
-def _medians(array: FloatArray, axis: int) -> FloatArray:
-    """Return the median of the known values in each row (``axis`` 1) or column (0); 0 if no value is known."""
-    found = np.zeros(array.shape[1 - axis])
-    for index, line in enumerate(array if axis == 1 else array.T):
-        known = line[~np.isnan(line)]
-        if known.size:
-            found[index] = np.median(known)
-    return found
+def _of_lines(array: FloatArray, axis: int, share: float, unknown: float) -> FloatArray:
+    """Return a quantile of the known values in each row (``axis`` 1) or column (0); ``unknown`` if none is known."""
+    lines = array if axis == 1 else array.T
+    known = [line[~np.isnan(line)] for line in lines]
+    return np.array([np.quantile(line, share) if line.size else unknown for line in known])
 
 
 def _better(logs: FloatArray, axis: int) -> FloatArray:
     """Return the ``BETTER`` quantile of each host's links, relative to the median over hosts; 0 if unknown."""
-    found = np.full(len(logs), np.nan)
-    for index, line in enumerate(logs if axis == 1 else logs.T):
-        known = line[~np.isnan(line)]
-        if known.size:
-            found[index] = np.quantile(known, BETTER)
+    found = _of_lines(logs, axis, BETTER, np.nan)
     against: FloatArray = np.nan_to_num(found - np.nanmedian(found))
     return against
 

@@ -92,15 +92,6 @@ def read_latencies(path: str | Path, hosts: Sequence[str]) -> FloatArray:
     return in_order(str(path), names, values * US, hosts)
 
 
-def latencies_csv(hosts: Sequence[str], latency_s: FloatArray) -> str:
-    """Return latencies as CSV text, in microseconds, rounded to 1 ps."""
-    lines = [",".join(["from/to", *hosts])]
-    for host, row in zip(hosts, latency_s, strict=True):
-        cells = ("" if np.isnan(value) else f"{value / US:.6f}".rstrip("0").rstrip(".") for value in row)
-        lines.append(",".join([host, *cells]))
-    return "\n".join(lines) + "\n"
-
-
 MAX_LATENCY_S = 1.0
 """Largest valid latency of a message, seconds. Chosen to find nanoseconds or seconds given for microseconds."""
 
@@ -226,17 +217,17 @@ def reduce_to_hosts(names: Sequence[str], bytes_per_s: FloatArray) -> HostMatrix
     )
 
 
-def matrix_csv(hosts: Sequence[str], bytes_per_s: FloatArray) -> str:
-    """Return a bandwidth matrix as CSV text, in GB/s, rounded to 1 kB/s."""
+def matrix_csv(hosts: Sequence[str], values: FloatArray, unit: float = GB) -> str:
+    """Return a matrix of bandwidths in GB/s, or of latencies with ``US`` as unit, as CSV text with six decimals."""
     lines = [",".join(["from/to", *hosts])]
-    for host, row in zip(hosts, bytes_per_s, strict=True):
-        lines.append(",".join([host, *("" if np.isnan(value) else gb_text(float(value)) for value in row)]))
+    for host, row in zip(hosts, values, strict=True):
+        lines.append(",".join([host, *("" if np.isnan(value) else gb_text(float(value), unit) for value in row)]))
     return "\n".join(lines) + "\n"
 
 
-def gb_text(bytes_per_s: float) -> str:
-    """Return bytes/s as a text in GB/s with at most six decimals."""
-    return f"{bytes_per_s / GB:.6f}".rstrip("0").rstrip(".")
+def gb_text(bytes_per_s: float, unit: float = GB) -> str:
+    """Return bytes/s as a text in GB/s, or in another unit, with at most six decimals."""
+    return f"{bytes_per_s / unit:.6f}".rstrip("0").rstrip(".")
 
 
 def _check_names(where: str, place: str, names: list[str]) -> None:

@@ -218,6 +218,11 @@ class MegatronArgs:
             option = f"--num-distributed-optimizer-instances {groups}"
             raise InputError(self.where, f"{option} does not divide the {replicas} data- and context-parallel ranks.")
         sharded = self.zero_stage in (2, 3) and replicas > 1  # gradients are sent in every micro-batch
+        recomputed = (
+            self.recompute_num_layers
+            if self.recompute_every is None
+            else max(-(-max(layers) // (chunks or 1)) // self.recompute_every, 1)
+        )
         shares = self.use_distributed_optimizer if self.zero_stage is None else self.zero_stage > 0
         return made_at(
             self.where,
@@ -234,7 +239,7 @@ class MegatronArgs:
             sequence_parallel=self.sequence_parallel and self.tensor_model_parallel_size > 1,
             recompute_granularity=self.recompute_granularity,
             recompute_method=self.recompute_method,
-            recompute_num_layers=self._recomputed_layers(layers, chunks),
+            recompute_num_layers=recomputed,
             recompute_modules=self.recompute_modules,
             expert_tensor_parallel_size=self.expert_tensor_parallel_size,
             use_distributed_optimizer=shares,
@@ -246,11 +251,6 @@ class MegatronArgs:
             overlap_p2p_communication=chunks is None or not self.no_overlap_p2p_communication,
             pipeline_model_parallel_layout=self.pipeline_layout,
         )
-
-    def _recomputed_layers(self, layers: tuple[int, ...], chunks: int | None) -> int:
-        if self.recompute_every is None:
-            return self.recompute_num_layers
-        return max(-(-max(layers) // (chunks or 1)) // self.recompute_every, 1)
 
     def _layout(self, num_layers: int) -> tuple[tuple[int, ...], ...]:
         """Return the layers of each chunk of each stage that the pipeline layout sets, shape ``(num_chunks, pp)``."""

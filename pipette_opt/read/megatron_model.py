@@ -6,7 +6,8 @@ from typing import Any
 from pipette_opt.base.errors import InputError, made_at
 from pipette_opt.read.megatron_fields import LATENT, LATENT_YARN, MODEL, WIDE, YARN, read_fields
 from pipette_opt.read.megatron_layers import given_pattern, layer_list_fields
-from pipette_opt.read.megatron_numbers import option_of, required
+from pipette_opt.read.megatron_numbers import required
+from pipette_opt.read.model_words import options_of
 from pipette_opt.read.tokenizers import tokenizer_of
 from pipette_opt.specs import LatentAttention, ModelSpec, YarnScaling
 from pipette_opt.specs.layer_patterns import layer_frequency
@@ -130,14 +131,9 @@ def _query_groups(given: Mapping[str, Any], heads: int) -> int:
 def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...] | None:
     """Return the given options of ``PASSED_ON``, with values, which ``export`` writes unchanged; or ``None``."""
     names = (*PASSED_ON, *(PASSED_ON_OF_EXPERTS if given.get("num_experts") else ()))
-    found: list[tuple[str, ...]] = []
-    for name in names:
-        value = given.get(name, False)
-        if value is True:
-            found.append((option_of(name),))
-        elif value is not False and value != "":
-            found.append((option_of(name), *map(str, value if isinstance(value, list) else [value])))
-    return tuple(found) or None
+    values = {name: given[name] for name in names if given.get(name, "") != ""}
+    options = options_of(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    return tuple(options) or None
 
 
 def _activation(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -150,7 +150,8 @@ def read_words(
     if foreign is not None and not of_any_framework:
         raise foreign
     if found.script is not None:
-        _check_script(found.script, where)
+        arguments = found.script.arguments
+        found.script.require_known(where, lambda each: each.may_be_option and not _is_value(arguments, each.index))
     if framework is not None and is_whole:
         return found if found.source else _of_framework(found, framework, where)
     is_recipe = not of_any_framework and overrides_recipe(found.words, found.launch)
@@ -224,14 +225,6 @@ def _words_of(
             raise InputError(error.where, f"{error.problem}{hint}") from None
         raise InputError(where, f"is no launch.{hint or OTHERWISE}") from None
     return Words(words=script.arguments, script=script)
-
-
-def _check_script(script: ScriptLaunch, where: str) -> None:
-    """Raise ``InputError`` for variables that the script needs, and for unknown parts that may be options."""
-    script.require_set(where)
-    for argument in script.unknown:
-        if argument.may_be_option and not _is_value(script.arguments, argument.index):
-            raise InputError(f"{where}, line {argument.line}", argument_problem(script.arguments, argument))
 
 
 def _is_value(words: Sequence[str], index: int) -> bool:

@@ -123,10 +123,8 @@ def _level_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 def recorded_cluster(entry: Mapping[str, Any], where: str) -> ClusterSpec:
     """Return the cluster that a plan records as a document (made with ``--nodes``)."""
     fields = Fields(where, entry, ("document", "assumed", "options"))
-    assumed = fields.any("assumed")
-    if not isinstance(assumed, list) or not all(isinstance(text, str) for text in assumed):
-        raise InputError(where, "assumed must be a list of texts.")
-    return replace(parse_cluster(fields.any("document"), f"{where}.document", Path()), assumed=tuple(assumed))
+    assumed = typed(tuple[str, ...], fields.any("assumed"), where, "assumed")
+    return replace(parse_cluster(fields.any("document"), f"{where}.document", Path()), assumed=assumed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,12 +153,6 @@ def record_of_options(options: object, where: str) -> dict[str, Any]:
     """Return the record that recorded options give; raise ``InputError`` for options that ``--nodes`` refuses."""
     given = asdict(typed(NominalOptions, options, where, closed=True))
     return nominal_record(nominal_cluster(**given), **given)
-
-
-def has_named_hosts(recorded: object) -> bool:
-    """Return whether the user named the hosts of a recorded cluster."""
-    options = recorded.get("options") if isinstance(recorded, Mapping) else None
-    return not isinstance(options, Mapping) or not is_number_of_hosts(str(options.get("nodes")))
 
 
 def is_number_of_hosts(nodes: str) -> bool:

@@ -1,7 +1,7 @@
 """Reader of the arguments of a training program in a launch script; the script is evaluated, not run."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -108,10 +108,10 @@ class ScriptLaunch:
         if self.missing:
             raise missing_variables(self.missing, where)
 
-    def require_known(self, where: str) -> None:
-        """Raise ``InputError`` for an argument with an unknown part."""
+    def require_known(self, where: str, counts: Callable[[UnknownArgument], bool] = lambda argument: True) -> None:
+        """Raise ``InputError`` for variables that the script needs, and for unknown parts of arguments that count."""
         self.require_set(where)
-        for argument in self.unknown:
+        for argument in filter(counts, self.unknown):
             raise InputError(f"{where}, line {argument.line}", argument_problem(self.arguments, argument))
 
 

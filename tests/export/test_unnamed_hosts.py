@@ -17,7 +17,7 @@ from pipette_opt.export.hosts import hosts_are_named
 from pipette_opt.export.launch_options import ExportOptions
 from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.plans.plan import Plan, rank_rows
-from pipette_opt.read.nominal import has_named_hosts, nominal_cluster, nominal_record
+from pipette_opt.read.nominal import nominal_cluster, nominal_record
 
 BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None, reason="there is no bash")
@@ -85,8 +85,10 @@ def test_what_is_recorded_of_names() -> None:
         options: dict[str, Any] = {"nodes": nodes, "gpu": "h100", "nics": "8x400", "gpus_per_node": None}
         return nominal_record(nominal_cluster(**options), **options)
 
-    assert [has_named_hosts(recorded(nodes)) for nodes in ("8", "gpu[01-08]", "node[1-8]")] == [False, True, True]
-    assert has_named_hosts({"path": "cluster.yaml", "sha256": "0", "matrices": {}})
+    made = [replace(make_plan(), inputs={"cluster": recorded(nodes)}) for nodes in ("8", "gpu[01-08]", "node[1-8]")]
+    assert list(map(hosts_are_named, made)) == [False, True, True]
+    file = {"path": "cluster.yaml", "sha256": "0", "matrices": {}}
+    assert hosts_are_named(replace(make_plan(), inputs={"cluster": file}))
     assert not hosts_are_named(unnamed(make_plan()))
     assert hosts_are_named(make_plan())
 
