@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 
 from pipette_opt.base.units import counted
-from pipette_opt.export.shell import array_lines, launchable
+from pipette_opt.export.shell import launchable, rank_array_lines
 from pipette_opt.plans.plan import Plan, RankRow
 from pipette_opt.read.nominal import is_number_of_hosts
-
-PER_LINE = 16
-"""Entries per line of a bash array. Chosen."""
 
 
 def hosts_are_named(plan: Plan) -> bool:
@@ -41,8 +38,7 @@ def per_host(rows: Sequence[RankRow]) -> int | None:
 
 def nodes_table(rows: Sequence[RankRow]) -> list[str]:
     """Return bash lines that define the array ``NODES``: the host number of each rank."""
-    nodes = node_of_ranks(rows)
-    return array_lines("NODES", [nodes[start : start + PER_LINE] for start in range(0, len(nodes), PER_LINE)])
+    return rank_array_lines("NODES", node_of_ranks(rows))
 
 
 def check_hosts_lines(num_hosts: int, source: str) -> list[str]:

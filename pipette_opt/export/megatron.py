@@ -49,12 +49,11 @@ MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name not
 
 
 def export_megatron(plan: Plan) -> dict[str, str]:
-    """Return a bash file with the arrays ``MEGATRON_ARGS`` (the plan) and ``TRIAL_ARGS`` (a trial run on mock data)."""
-    return arguments_file(plan)
+    """
+    Return ``megatron_args.sh``, which other formats add to their files.
 
-
-def arguments_file(plan: Plan) -> dict[str, str]:
-    """Return ``megatron_args.sh``, which other formats add to their files."""
+    The bash file has the arrays ``MEGATRON_ARGS`` (the plan) and ``TRIAL_ARGS`` (a trial run on mock data).
+    """
     return {"megatron_args.sh": f"#!/bin/bash\n{SOURCED}\n{argument_arrays(plan)}"}
 
 

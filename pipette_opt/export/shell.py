@@ -64,6 +64,15 @@ def comment(text: str) -> str:
     return "\n".join(f"# {line}" for line in text.splitlines())
 
 
+PER_LINE = 16
+"""Entries per line of a bash array with one for each rank. Chosen."""
+
+
+def rank_array_lines(name: str, values: Sequence[object]) -> list[str]:
+    """Return bash lines that define an array with an entry for each rank."""
+    return array_lines(name, [values[start : start + PER_LINE] for start in range(0, len(values), PER_LINE)])
+
+
 def array_lines(name: str, entries: Sequence[Sequence[object]]) -> list[str]:
     """Return bash lines that define an array; each entry, of one or several words, is a line."""
     return [f"{name}=(", *(f"  {quoted(words)}" for words in entries), ")"]

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pipette_opt.export.shell import array_lines, comment, master_lines
+from pipette_opt.export.shell import comment, master_lines, rank_array_lines
 from pipette_opt.plans.plan import RankRow
-
-ENTRIES_PER_LINE = 16
 
 
 class ProcessVariables(NamedTuple):
@@ -49,8 +47,8 @@ def task_script(
             "#!/bin/bash",
             comment(f"Run by {variables.launcher}, once per rank:  task.sh COMMAND..."),
             "set -euo pipefail",
-            *(array_lines("HOSTS", _chunks([row.host for row in rows])) if named else []),
-            *array_lines("LOCAL_RANKS", _chunks([row.local_rank for row in rows])),
+            *(rank_array_lines("HOSTS", [row.host for row in rows]) if named else []),
+            *rank_array_lines("LOCAL_RANKS", [row.local_rank for row in rows]),
             f"export RANK=${rank}",
             "export LOCAL_RANK=${LOCAL_RANKS[$RANK]}",
             f"export WORLD_SIZE={len(rows)}",
@@ -64,7 +62,3 @@ def task_script(
             "",
         ]
     )
-
-
-def _chunks(values: Sequence[object]) -> list[Sequence[object]]:
-    return [values[start : start + ENTRIES_PER_LINE] for start in range(0, len(values), ENTRIES_PER_LINE)]

@@ -18,7 +18,6 @@ from pipette_opt.options.description import JobOptions, fields_of
 from pipette_opt.options.values import check_declared
 
 if TYPE_CHECKING:
-    from pipette_opt.base.types import Launcher
     from pipette_opt.parallel import ParallelConfig
     from pipette_opt.read.example import Example
     from pipette_opt.read.megatron_args import MegatronArgs
@@ -86,10 +85,13 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         If an input is missing, contradicts another, cannot be read, or has no effect.
     """
     from pipette_opt.job.models import check_one_model, with_launch
+    from pipette_opt.read.example import read_example
     from pipette_opt.read.foreign import framework_module
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.levels import domain_record
     from pipette_opt.read.megatron_args import read_megatron_args, written_arguments
+    from pipette_opt.read.model import read_model
+    from pipette_opt.read.profile import read_profile
     from pipette_opt.read.scripts import script_environment
     from pipette_opt.specs import Instance
     from pipette_opt.specs.model_gaps import not_modelled_of
@@ -105,14 +107,14 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         options, model, model_from = with_launch(options, made, launch)
         made = replace(made, model=model)
     check_declared(options)
-    shown = _example(options)
+    shown = None if options.example is None else read_example(options.example)
     machines = _machines(options, made.cluster, shown.cluster_path if shown else None)
     if launch is not None and options.global_batch_size is None and shown is None and made.training is None:
         options = _with_batch(options, launch, machines)
     _check_needed(options, made, shown)
     cluster, record = machines()
     cluster, changes = _changed_cluster(options, cluster)
-    model = _model(options, made, shown)
+    model = made.model or (cast("Example", shown).model if options.model is None else read_model(options.model))
     _check_expert_options(options, model)
     training = made.training or _training(options, shown.training if shown else None, launch, model)
     if launch is not None and model is not launch.model:
@@ -137,8 +139,8 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         training=training,
         p2p=options.p2p,  # type: ignore[arg-type]
         allreduce=options.allreduce,  # type: ignore[arg-type]
-        launcher=_launcher(framework) or options.launcher,  # type: ignore[arg-type]
-        profile=_profile(options.profile),
+        launcher=(framework_module(framework).LAUNCHER if framework else "") or options.launcher,  # type: ignore[arg-type]
+        profile=None if options.profile is None else read_profile(options.profile),
         stack=stack,
         not_modelled=tuple(dict.fromkeys(not_modelled)),
     )
@@ -197,14 +199,6 @@ def _framework(options: JobOptions, launch: "MegatronArgs | None") -> tuple[str,
     return ("", {}) if launch is None else (launch.module, launch.space)
 
 
-def _launcher(framework: str) -> "Launcher | None":
-    """Return the launcher of a framework with a rank order of its own; ``None`` for any other."""
-    from pipette_opt.read.foreign import framework_module
-
-    own: Launcher | None = framework_module(framework).LAUNCHER if framework else None
-    return own
-
-
 def _stack(options: JobOptions, launch: "MegatronArgs | None") -> "StackSpec":
     """Return the job's software stack; ``InputError`` if it is not that of the job's launch."""
     from pipette_opt.read.foreign import framework_module
@@ -232,12 +226,6 @@ def check_software(stack: "StackSpec", launch: "MegatronArgs") -> None:
             raise InputError(launch.where, f"{problem}; choose --software {launch.software}.")
     elif is_file(launch.where) and stack.family not in ON_MEGATRON_CORE:
         raise InputError(launch.where, f"{problem}; choose --software megatron-core or megatron-core-tuned.")
-
-
-def _example(options: JobOptions) -> "Example | None":
-    from pipette_opt.read.example import read_example
-
-    return None if options.example is None else read_example(options.example)
 
 
 def _check_needed(options: JobOptions, made: Made, shown: "Example | None") -> None:
@@ -288,16 +276,6 @@ def _changed_cluster(options: JobOptions, cluster: "ClusterSpec") -> "tuple[Clus
         cluster = exclude_hosts(cluster, expand_hosts(options.exclude_hosts, "--exclude-hosts"))
     priced = {"gpu_price": folded_by_value(prices)} if prices else {}
     return cluster, {"speed": speed_record(speeds), **priced}
-
-
-def _model(options: JobOptions, made: Made, shown: "Example | None") -> "ModelSpec":
-    from pipette_opt.read.model import read_model
-
-    if made.model is not None:
-        return made.model
-    if options.model is None:
-        return cast("Example", shown).model
-    return read_model(options.model)
 
 
 def _check_expert_options(options: JobOptions, model: "ModelSpec") -> None:
@@ -460,11 +438,3 @@ def check_precision(cluster: "ClusterSpec", training: "TrainingSpec") -> None:
             option, words = ("--fp4-format", "") if training.fp4 else ("--fp8", f"with {peak} " * (peak != "fp8"))
             problem = f"{words}is not for {gpu.name}, which has {has}; --exclude-hosts leaves such hosts out."
             raise InputError(option, problem)
-
-
-def _profile(path: Path | None) -> Any:
-    if path is None:
-        return None
-    from pipette_opt.read.profile import read_profile
-
-    return read_profile(path)

@@ -95,7 +95,11 @@ def read_inter_node(inter: Fields, nodes: Sequence[NodeSpec], folder: Path) -> I
         nics = nics or _usual_nics(inter, nodes, assumed)
         flow = nics.flow_bytes_per_s(nodes[0].num_gpus)
         cap = min(cap or np.inf, nics.host_bytes_per_s)
-        assumed.insert(0, _note_on_nominal(nics, flow, cap))
+        assumed.insert(
+            0,
+            f"No link was measured: each is taken to attain {NIC_EFFICIENCY:g} of the nominal rate of {nics} Gbit/s, "
+            f"{gb_text(flow)} GB/s a flow and {gb_text(cap)} GB/s a host. {MEASURE}",
+        )
     elif not measured:
         flow = bandwidth_of(inter, "bandwidth_gb_per_s")
         assumed.append(f"No link was measured by itself: each flow is taken to attain {gb_text(flow)} GB/s, as given.")
@@ -175,13 +179,6 @@ def _usual_nics(inter: Fields, nodes: Sequence[NodeSpec], assumed: list[str]) ->
         raise InputError(inter.where, problem)
     assumed.append(f"NICs of a host: {usual.nics} Gbit/s, as usual ({usual.source}).")
     return usual.nics
-
-
-def _note_on_nominal(nics: Nics, flow: float, cap: float) -> str:
-    return (
-        f"No link was measured: each is taken to attain {NIC_EFFICIENCY:g} of the nominal rate of {nics} Gbit/s, "
-        f"{gb_text(flow)} GB/s a flow and {gb_text(cap)} GB/s a host. {MEASURE}"
-    )
 
 
 def _flows(

@@ -71,13 +71,14 @@ def model_of_options(given: Mapping[str, Any], where: str, name: str) -> ModelSp
     needed = {**given, **decided, "has_rotary_positions": decided["position_embedding_type"] in ("rope", "yarn")}
     fields = {
         **DROPOUTS,
-        "ffn_hidden_size": _default_ffn(hidden, bool(given.get("swiglu"))),
+        # Four times the hidden size; with SwiGLU two thirds of that, rounded down to a multiple of 64.
+        "ffn_hidden_size": int(hidden * 8 / 3 / 64) * 64 if given.get("swiglu") else 4 * hidden,
         "kv_channels": max(1, hidden // heads),
         **read_fields(MODEL, needed, where),
         **decided,
         "name": name,
         "num_layers": layers,
-        "num_query_groups": _query_groups(given, heads),
+        "num_query_groups": int(given.get("num_query_groups", 1)) if given.get("group_query_attention") else heads,
         "multi_latent_attention": latent,
         "vocab_size": vocabulary,
         "max_position_embeddings": positions,
@@ -122,10 +123,6 @@ def _latent(given: Mapping[str, Any], where: str) -> LatentAttention | None:
     is_scaled = given.get("rope_type", "yarn") == "yarn"
     yarn = made_at(where, YarnScaling, **read_fields(LATENT_YARN, given, where)) if is_scaled else None
     return made_at(where, LatentAttention, **sizes, yarn=yarn)
-
-
-def _query_groups(given: Mapping[str, Any], heads: int) -> int:
-    return int(given.get("num_query_groups", 1)) if given.get("group_query_attention") else heads
 
 
 def _passed_on(given: Mapping[str, Any]) -> tuple[tuple[str, ...], ...] | None:
@@ -192,12 +189,3 @@ def _layers_with_experts(given: Mapping[str, Any], where: str) -> dict[str, Any]
             f"got {given['moe_layer_freq']!r}.",
         )
     return {"moe_layer_freq": pattern}
-
-
-def _default_ffn(hidden: int, swiglu: bool) -> int:
-    """
-    Return the default MLP size: four times the hidden size.
-
-    With SwiGLU it is two thirds of that, rounded down to a multiple of 64.
-    """
-    return int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden

@@ -81,7 +81,8 @@ def options_in(words: Words, where: str, *, of_model: bool = False, as_launch: b
         error = together(errors)
         more = " ".join(f"In the script: {note}." for note in words.notes if note.startswith(UNSET))
         raise InputError(error.where, f"{error.problem} {more}".strip())
-    found += [_unseen_options(variable) for variable in dict.fromkeys(filter(_is_list_of_options, words.words))]
+    unseen = dict.fromkeys(filter(_is_list_of_options, words.words))
+    found += [NotModelled(option=name, effect="both", direction="either", why=UNSEEN) for name in unseen]
     passed_on = tuple(_passed_on(values))
     is_full = words.are_printed or words.are_overrides
     return GivenOptions(
@@ -125,6 +126,9 @@ REFUSED_OF_TRAINING = (
     "warmup",
 )
 """Unsupported options that concern training, not the model."""
+
+UNSEEN = "Options in a variable that is not set here are not seen; write them out."
+"""Reason of the note on a variable that may hold options."""
 
 WORDS_PASSED_ON: Mapping[str, tuple[str, ...]] = {
     "fp8_format": ("hybrid",),
@@ -338,12 +342,3 @@ def _cut_short(name: str) -> list[str]:
         return []
     known = megatron_options().items()
     return [field for field, option in known if field.startswith(begins) and option.status == "modelled"]
-
-
-def _unseen_options(variable: str) -> NotModelled:
-    return NotModelled(
-        option=variable,
-        effect="both",
-        direction="either",
-        why="Options in a variable that is not set here are not seen; write them out.",
-    )

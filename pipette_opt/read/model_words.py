@@ -114,11 +114,13 @@ def _expert_values(model: ModelSpec, training: TrainingSpec) -> dict[str, object
     if model.num_experts is None:
         return {}
     periodic = model.num_moe_layers < model.num_layers and model.hybrid_layer_pattern is None
+    every = model.moe_layer_freq
+    layers = every if isinstance(every, int) else tuple(int(kind.has_experts) for kind in model.layers)
     return {
         "moe_token_dispatcher_type": training.moe_token_dispatcher_type,
         "moe_grouped_gemm": True,
         "overlap_moe_expert_parallel_comm": training.overlap_moe_expert_parallel_comm,
-        "moe_layer_freq": layer_list(_layers_with_experts(model)) if periodic else None,
+        "moe_layer_freq": layer_list(layers) if periodic else None,
     }
 
 
@@ -157,12 +159,6 @@ def barred_pattern(pattern: str, layers_per_chunk: Sequence[Sequence[int]]) -> s
     """Return the layer pattern of a hybrid model with bars between the pipeline chunks, in model order."""
     letters = iter(pattern)
     return "|".join("".join(islice(letters, count)) for chunk in layers_per_chunk for count in chunk)
-
-
-def _layers_with_experts(model: ModelSpec) -> int | tuple[int, ...]:
-    """Return the value of ``--moe-layer-freq``: N if every N-th layer has experts, else 0 or 1 for each layer."""
-    every = model.moe_layer_freq
-    return every if isinstance(every, int) else tuple(int(kind.has_experts) for kind in model.layers)
 
 
 def _wide_values(model: ModelSpec, training: TrainingSpec) -> dict[str, object]:

@@ -9,7 +9,7 @@ from collections import Counter
 
 from pipette_opt.export.environment import megatron_settings, setting_lines
 from pipette_opt.export.hosts import hosts_are_named, hosts_of_file_lines, nodes_table, unnamed_note
-from pipette_opt.export.megatron import arguments_file
+from pipette_opt.export.megatron import export_megatron
 from pipette_opt.export.shell import (
     FOREIGN_SOURCE,
     JOB_ARGUMENTS,
@@ -35,13 +35,13 @@ def export_mpi(plan: Plan) -> dict[str, str]:
     slots = [plan.gpus_per_node if equal else ranks[host] for host in hosts]
     if not hosts_are_named(plan):
         task = task_script(rows, OPEN_MPI, foreign_hosts=True, named=False)
-        return {"launch.sh": _launch(plan, rows, _unnamed(rows, slots)), "task.sh": task, **arguments_file(plan)}
+        return {"launch.sh": _launch(plan, rows, _unnamed(rows, slots)), "task.sh": task, **export_megatron(plan)}
     return {
         "launch.sh": _launch(plan, rows, master_lines(rows[0].host)),
         "hostfile.txt": "".join(f"{host} slots={count}\n" for host, count in zip(hosts, slots, strict=True)),
         "rankfile.txt": "".join(f"rank {row.rank}={row.host} slot=*:*\n" for row in rows),
         "task.sh": task_script(rows, OPEN_MPI, foreign_hosts=True),
-        **arguments_file(plan),
+        **export_megatron(plan),
     }
 
 

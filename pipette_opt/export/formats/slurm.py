@@ -11,7 +11,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.export.environment import Setting, megatron_settings, setting_lines
 from pipette_opt.export.hosts import check_hosts_lines, hosts_are_named, nodes_table, per_host, unnamed_note
 from pipette_opt.export.launch_options import ExportOptions
-from pipette_opt.export.megatron import arguments_file
+from pipette_opt.export.megatron import export_megatron
 from pipette_opt.export.shell import (
     FOREIGN_SOURCE,
     JOB_ARGUMENTS,
@@ -41,7 +41,7 @@ def export_slurm(plan: Plan, options: ExportOptions) -> dict[str, str]:
         "job.sbatch": _job(plan, rows, options),
         **({"hostfile.txt": "".join(f"{row.host}\n" for row in rows)} if named else {}),
         "task.sh": task_script(rows, SLURM, foreign_hosts=False, named=named),
-        **arguments_file(plan),
+        **export_megatron(plan),
     }
 
 
