@@ -31,6 +31,11 @@ def listed(names: Sequence[str], most: int, noun: str = "") -> str:
     return ", ".join(names[:most]) + more
 
 
+def first_notes(notes: Sequence[str], most: int, rest: str) -> list[str]:
+    """Return the first ``most`` notes, then a note with the number of the others, called ``rest``."""
+    return [*notes[:most], *([f"{len(notes) - most} more {rest}."] if len(notes) > most else [])]
+
+
 def one_line(text: str, most: int = 80) -> str:
     """Return a text on one line, cut after ``most`` characters."""
     line = " ".join(text.split())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipette_opt.base.errors import InputError, shown
+from pipette_opt.base.errors import InputError, did_you_mean, meant, shown
 from pipette_opt.base.files import is_file, is_folder
 from pipette_opt.options.description import (
     Field,
@@ -24,7 +24,6 @@ from pipette_opt.options.description import (
 )
 from pipette_opt.options.names import RENAMED, usual_field
 from pipette_opt.options.values import field_value
-from pipette_opt.read.fields import did_you_mean
 from pipette_opt.read.files import read_yaml
 from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, reads
 from pipette_opt.read.launch_words import launch_words
@@ -136,7 +135,7 @@ def read_job_file(path: str | Path) -> JobFile:
         if declared is None and section == "parallel" and key in megatron_options():
             megatron[key] = value
             continue
-        _check_key(path, section, key, declared)
+        _check_key(where, section, key, declared)
         assert declared is not None
         if name in given:
             raise InputError(where, "is given twice, under two names of the same key; remove one of them.")
@@ -179,16 +178,11 @@ def _entries(path: Path, content: Mapping[Any, Any]) -> Iterator[tuple[str, str,
             raise InputError(f"{path}, {key}", f"must be a mapping of {known}; got {shown(value)}.")
 
 
-def _check_key(path: Path, section: str, key: str, declared: Field | None) -> None:
+def _check_key(where: str, section: str, key: str, declared: Field | None) -> None:
     """Raise ``InputError`` for an unknown key, or for a key in the wrong section."""
-    where = f"{path}, {section}.{key}" if section else f"{path}, {key}"
     if declared is None:
-        known = {_place(each): each for each in _declared().values()}
-        near = (
-            f" Did you mean {RENAMED[key]}?"
-            if key in RENAMED
-            else did_you_mean(key, [*(place.rpartition(".")[2] for place in known), *SECTIONS])
-        )
+        names = [_place(each).rpartition(".")[2] for each in _declared().values()]
+        near = meant([RENAMED[key]]) if key in RENAMED else did_you_mean(key, [*names, *SECTIONS])
         raise InputError(where, f"is no key of a job file.{near} docs/job.md lists all keys.")
     if _section(declared) != section:
         raise InputError(where, f"stands in the wrong section; write it as {_place(declared)}.")

@@ -19,7 +19,7 @@ except ImportError:  # PyYAML built without it
 
 from pipette_opt.base.errors import INVISIBLE, InputError, shown
 from pipette_opt.base.files import read_bytes
-from pipette_opt.read.kinds_of_files import binary_kind
+from pipette_opt.read.kinds_of_files import binary_looks_like
 
 TOO_DEEP = "has lists or mappings inside each other that are too deep to be read."
 
@@ -56,8 +56,7 @@ def decoded(data: bytes, where: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        kind = binary_kind(error.object)
-        hint = f" It looks like {kind}." if kind else ""
+        hint = binary_looks_like(error.object)
         problem = f"must be a UTF-8 text file ({error.reason} at byte {error.start}).{hint}"
         raise InputError(where, problem) from None
 

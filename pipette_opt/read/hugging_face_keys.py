@@ -74,12 +74,7 @@ class Keys(Fields):
         self.asked.add(name)
         return super().has(name)
 
-    def value(self, name: str) -> Any:
-        """Return the value of a key; ``None`` if the key is absent."""
-        self.asked.add(name)
-        return self.data.get(name)
-
-    def given_or(self, name: str, default: Any) -> Any:
+    def value(self, name: str, default: Any = None) -> Any:
         """Return the value of a key, also null; the default if the key is absent."""
         self.asked.add(name)
         return self.data.get(name, default)

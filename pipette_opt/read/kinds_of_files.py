@@ -153,9 +153,18 @@ def looks_like(text: str, *, but: Sequence[str] = ()) -> str:
     return "" if kind is None or kind.name in but else f" It looks like {kind}."
 
 
-def binary_kind(data: bytes) -> str:
-    """Return the kind of a binary file by its first bytes; empty if unknown."""
-    return next((name for start, name in _SIGNATURES if data.startswith(start)), "")
+def binary_looks_like(data: bytes) -> str:
+    """Return the sentence of :func:`looks_like` for a binary file, by its first bytes; empty if unknown."""
+    return next((f" It looks like {name}." for start, name in _SIGNATURES if data.startswith(start)), "")
+
+
+def file_looks_like(path: Path, *, but: Sequence[str] = ()) -> str:
+    """Return the sentence of :func:`looks_like` for a file; empty if the file cannot be read."""
+    try:
+        data = read_bytes(path)
+    except (OSError, ValueError):
+        return ""
+    return binary_looks_like(data) or looks_like(data[: 4 * HEAD_CHARACTERS].decode(errors="replace"), but=but)
 
 
 def reads(*kinds: str) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[Concatenate[Any, P], T]]:
@@ -167,7 +176,7 @@ def reads(*kinds: str) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[
             try:
                 return reader(path, *args, **kwargs)
             except InputError as error:
-                hint = _hint(Path(path), kinds)
+                hint = file_looks_like(Path(path), but=kinds)
                 if not hint or "It looks like" in error.problem or "a settings file of" in error.problem:
                     raise
                 raise type(error)(error.where, f"{error.problem}{hint}") from None
@@ -175,11 +184,3 @@ def reads(*kinds: str) -> Callable[[Callable[Concatenate[Any, P], T]], Callable[
         return read
 
     return decorated
-
-
-def _hint(path: Path, kinds: Sequence[str]) -> str:
-    """Return a sentence that names the kind that a file looks like; empty if the file is not readable text."""
-    try:
-        return looks_like(read_bytes(path).decode(), but=kinds)
-    except (OSError, ValueError):
-        return ""

@@ -11,7 +11,7 @@ from pkgutil import iter_modules
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_bytes
 from pipette_opt.options.links import LinkOptions
-from pipette_opt.read.kinds_of_files import binary_kind, looks_like
+from pipette_opt.read.kinds_of_files import binary_looks_like, looks_like
 from pipette_opt.read.log_lines import Log
 from pipette_opt.read.measurements import Fact, Note
 
@@ -131,8 +131,7 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise InputError(str(path), f"cannot be read: {error.strerror or error}.") from None
     if b"\0" in data[:HEAD_BYTES]:
-        kind = binary_kind(data)
-        raise InputError(str(path), "is no text file." + (f" It looks like {kind}." if kind else ""))
+        raise InputError(str(path), f"is no text file.{binary_looks_like(data)}")
     text = data.decode("utf-8-sig", errors="replace")
     if not text.strip():
         raise InputError(str(path), "the file is empty.")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from pipette_opt.base.types import FloatArray, IntArray
-from pipette_opt.base.units import GB, US, counted, listed
+from pipette_opt.base.units import GB, US, counted, first_notes, listed
 from pipette_opt.options.links import Fill, Repeated
 from pipette_opt.read.evidence import BothHosts, LinkEvidence, Pair
 from pipette_opt.read.gpus import CatalogueEntry
@@ -44,9 +44,9 @@ def notes_on_reading(evidence: LinkEvidence, only_gpus: int | None) -> list[str]
     for text, about in _by_text(evidence.notes("remark")).items():
         files = [name for name in dict.fromkeys(about) if name]
         remarks.append(f"{listed(files, 1, 'file')}: {text}." if files else f"{text}.")
-    notes += _first_notes(remarks, "remarks of this kind on other files")
+    notes += first_notes(remarks, _NAMED, "remarks of this kind on other files")
     unused = [f"{note.file}: {note.text}" for note in evidence.notes("unused")]
-    notes += _first_notes(unused, "files with unused lines")
+    notes += first_notes(unused, _NAMED, "files with unused lines")
     return [*notes, *notes_on_skipped(evidence, _NAMED)]
 
 
@@ -69,11 +69,6 @@ def _by_text(notes: Iterable[Note]) -> dict[str, list[str]]:
     for note in notes:
         found.setdefault(note.text, []).append(note.about or note.file)
     return found
-
-
-def _first_notes(notes: Sequence[str], rest: str) -> list[str]:
-    """Return the first ``_NAMED`` notes, then a note with the number of the others, called ``rest``."""
-    return [*notes[:_NAMED], *([f"{len(notes) - _NAMED} more {rest}."] if len(notes) > _NAMED else [])]
 
 
 def notes_on_units(matrix: LinkMatrix, hosts: Sequence[str], kinds: Mapping[str, CatalogueEntry]) -> list[str]:

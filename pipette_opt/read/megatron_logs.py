@@ -11,9 +11,9 @@ from statistics import median
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import read_bytes
-from pipette_opt.base.units import whole_number
+from pipette_opt.base.units import first_notes, whole_number
 from pipette_opt.read.frameworks import Report, report_in
-from pipette_opt.read.kinds_of_files import HEAD_CHARACTERS, MEGATRON_LOG, binary_kind, looks_like
+from pipette_opt.read.kinds_of_files import MEGATRON_LOG, file_looks_like, looks_like
 from pipette_opt.read.log_lines import MAX_CHARACTERS, MAX_LINES, Log, within_caps
 from pipette_opt.read.megatron_printed import ARGUMENT, HEADER, words_of
 from pipette_opt.read.run_bounds import OF_A_LOG
@@ -68,7 +68,7 @@ def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int
     """
     found = [_files(path) for path in paths]
     files, others = (sorted(file for pair in found for file in pair[index]) for index in (0, 1))
-    notes = [f"{file.name}: not read, a log ends in {', '.join(SUFFIXES)}.{_looks_like(file)}" for file in others]
+    notes = [f"{file.name}: not read, a log ends in {', '.join(SUFFIXES)}.{file_looks_like(file)}" for file in others]
     where = ", ".join(map(str, paths))
     if not files:
         raise InputError(where, " ".join([f"has no logs; they end in {', '.join(SUFFIXES)}.", *notes[:_NAMED]]))
@@ -87,9 +87,7 @@ def import_runs(paths: list[Path], *, gpu: str | None = None, gpus_per_node: int
     writer = csv.DictWriter(text, fieldnames=WRITTEN, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    notes += unused[:_NAMED]
-    if len(unused) > _NAMED:
-        notes.append(f"{len(unused) - _NAMED} more logs have lines that were not used")
+    notes += first_notes(unused, _NAMED, "logs with unused lines")
     notes.append(
         "time: median over the reported iterations; memory: largest max reserved of the reporting ranks, or what "
         "Primus says is used on the device"
@@ -124,16 +122,6 @@ def _files(path: Path) -> tuple[list[Path], list[Path]]:
     if not path.exists():
         raise InputError(str(path), "the file or folder does not exist.")
     return [path], []
-
-
-def _looks_like(file: Path) -> str:
-    """Return a sentence on the likely kind of a file that is no log; empty if unknown or unreadable."""
-    try:
-        data = read_bytes(file)[:HEAD_CHARACTERS]
-    except (OSError, InputError):
-        return ""
-    kind = binary_kind(data)
-    return f" It looks like {kind}." if kind else looks_like(data.decode("utf-8", errors="replace"))
 
 
 @dataclass(slots=True)

@@ -94,12 +94,8 @@ class MegatronOption:
         value = " ".join(words)
         if self.time is not None and self.time == self.memory:
             return [self._entry(value, "both", self.time)]
-        found = []
-        if self.time is not None:
-            found.append(self._entry(value, "time", self.time))
-        if self.memory is not None:
-            found.append(self._entry(value, "memory", self.memory))
-        return found
+        effects: tuple[tuple[Effect, Direction | None], ...] = (("time", self.time), ("memory", self.memory))
+        return [self._entry(value, effect, direction) for effect, direction in effects if direction is not None]
 
     def _entry(self, value: str, effect: Effect, direction: Direction) -> NotModelled:
         is_large = self.is_large and effect != "memory"

@@ -8,7 +8,7 @@ import pytest
 from pipette_opt.base.errors import InputError
 from pipette_opt.read import kinds_of_files
 from pipette_opt.read.cluster import read_cluster
-from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, binary_kind, file_kinds, kind_of, looks_like
+from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, binary_looks_like, file_kinds, kind_of, looks_like
 from pipette_opt.read.model import read_model
 from pipette_opt.read.runs import read_runs
 
@@ -61,7 +61,7 @@ def test_readers_say_what_a_file_looks_like(tmp_path: Path) -> None:
 
 def test_files_that_are_no_text(tmp_path: Path) -> None:
     """Their first bytes say what they are."""
-    assert binary_kind(b"\x89HDF\r\n") == "an HDF5 file"
+    assert binary_looks_like(b"\x89HDF\r\n") == " It looks like an HDF5 file."
     file = tmp_path / "runs.csv"
     file.write_bytes(b"%PDF-1.7\n\xff\xfe")
     with pytest.raises(InputError, match=r"UTF-8 text file .* It looks like a PDF"):

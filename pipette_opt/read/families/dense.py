@@ -32,7 +32,7 @@ def _llama(keys: Keys) -> dict[str, Any]:
 @family("mistral", num_key_value_heads=8)
 def _mistral(keys: Keys) -> dict[str, Any]:
     # MistralConfig: a window of 4,096 tokens by default.
-    window = keys.given_or("sliding_window", 4096)
+    window = keys.value("sliding_window", 4096)
     return llama_like(keys) | window_fields(keys, window, [True] * keys.whole("num_hidden_layers"))
 
 
@@ -61,7 +61,7 @@ def _qwen3(keys: Keys) -> dict[str, Any]:
 def _qwen(keys: Keys) -> dict[str, Any]:
     """Return the fields of Qwen 2 and 3; sliding windows, if any, are in the layers after ``max_window_layers``."""
     layers = keys.whole("num_hidden_layers")
-    window = keys.given_or("sliding_window", 4096)
+    window = keys.value("sliding_window", 4096)
     first = count(keys, "max_window_layers") if keys.has("max_window_layers") else 28
     windowed = windowed_layers(keys, layers, [layer >= first for layer in range(layers)])
     window = window if keys.flag("use_sliding_window", False) else None
@@ -99,7 +99,7 @@ def _olmo3(keys: Keys) -> dict[str, Any]:
     keys.has_local_positions = True
     layers = keys.whole("num_hidden_layers")
     windowed = windowed_layers(keys, layers, [(layer + 1) % 4 != 0 for layer in range(layers)])
-    window = keys.given_or("sliding_window", 4096)
+    window = keys.value("sliding_window", 4096)
     found = _olmo2(keys) | window_fields(keys, window, windowed)
     base = local_rotary_base(keys, float(found["rotary_base"]))
     scaled = found["position_embedding_type"] == "yarn" or base != found["rotary_base"]

@@ -36,7 +36,7 @@ def gpt_oss(keys: Keys) -> dict[str, Any]:
     if not keys.flag("attention_bias", True):
         raise keys.wrong("attention_bias", "this family has biases in all linear layers")
     windowed = windowed_layers(keys, layers, [layer % 2 == 0 for layer in range(layers)])
-    window = keys.given_or("sliding_window", 128)
+    window = keys.value("sliding_window", 128)
     return (
         llama_like(keys)
         | experts(keys, "num_local_experts", None)
@@ -81,7 +81,7 @@ def gemma3_text(keys: Keys) -> dict[str, Any]:
             "post_norms": True,
             "local_rotary_base": local_rotary_base(keys, keys.positive("rope_local_base_freq", 10000.0)),
         }
-        | window_fields(keys, keys.given_or("sliding_window", 4096), windowed)
+        | window_fields(keys, keys.value("sliding_window", 4096), windowed)
     )
 
 
