@@ -17,12 +17,12 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from benchmarks import recipes_solved
 from benchmarks.measured import shared_folder
@@ -36,7 +36,7 @@ from pipette_opt.options.description import JobOptions
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.gpus import read_gpu_entry
 from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args
-from pipette_opt.read.megatron_options import given_options, option_values, places_of
+from pipette_opt.read.megatron_options import all_options, given_options, option_values
 from pipette_opt.read.megatron_table import field_of, megatron_options
 from pipette_opt.specs import TrainingSpec
 
@@ -181,6 +181,31 @@ def price(path: Path, given: MegatronArgs, recipe: dict[str, Any]) -> Current:
         nodes=str(recipe["num_gpus"] // per_node), gpu=recipe["gpu"], gpus_per_node=per_node, launch=str(path)
     )
     return current_of(replace(read_job(options), launch=given), None)
+
+
+Place = Literal["read", "in part", "no effect", "not modelled", "refused", "unknown"]
+"""Effect of a given option on predictions."""
+
+
+def places_of(text: str, where: str) -> dict[str, Place]:
+    """
+    Return the effect of each option of a command line on predictions, by option; also for refused launches.
+
+    ``no effect``: the option is harmless, or needs another option that is absent.
+    """
+    values, unknown = all_options(text, where)
+    found: dict[str, Place] = {megatron_options()[field].name: _place(field, values) for field in values}
+    return found | dict.fromkeys(unknown, "unknown")
+
+
+def _place(field: str, values: Mapping[str, Any]) -> Place:
+    option = megatron_options()[field]
+    if option.status == "harmless" or not option.matters(values):
+        return "no effect"
+    unlike = option.unlike(values[field])
+    if option.status in ("modelled", "priced") or not unlike:
+        return "not modelled" if unlike and (option.time or option.memory) else "read"
+    return {"refused": "refused", "in part": "in part"}.get(option.status, "not modelled")  # type: ignore[return-value]
 
 
 def unnamed(text: str, where: str) -> list[str]:

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pipette_opt.base.errors import MAX_SHOWN, Errors, InputError, together
 from pipette_opt.base.units import number_in
@@ -169,38 +169,17 @@ def _counted_otherwise(values: Mapping[str, Any]) -> Iterator[NotModelled]:
         yield NotModelled(option=name, value=value, effect="both", direction="either", why=why)
 
 
-Place = Literal["read", "in part", "no effect", "not modelled", "refused", "unknown"]
-"""Effect of a given option on predictions."""
-
-
-def places_of(text: str, where: str) -> dict[str, Place]:
-    """
-    Return the effect of each option of a command line on predictions, by option; also for refused launches.
-
-    ``no effect``: the option is harmless, or needs another option that is absent.
-    """
-    values, unknown = _all_written(text, where)
-    found: dict[str, Place] = {megatron_options()[field].name: _place(field, values) for field in values}
-    return found | dict.fromkeys(unknown, "unknown")
-
-
 def option_values(text: str, where: str) -> dict[str, Any]:
     """Return the values of Megatron's options by name with underscores, supported or not."""
-    return _all_written(text, where)[0]
+    return all_options(text, where)[0]
 
 
-def _place(field: str, values: Mapping[str, Any]) -> Place:
-    option = megatron_options()[field]
-    if option.status == "harmless" or not option.matters(values):
-        return "no effect"
-    unlike = option.unlike(values[field])
-    if option.status in ("modelled", "priced") or not unlike:
-        return "not modelled" if unlike and (option.time or option.memory) else "read"
-    return {"refused": "refused", "in part": "in part"}.get(option.status, "not modelled")  # type: ignore[return-value]
+def all_options(text: str, where: str) -> tuple[dict[str, Any], dict[str, Sequence[str]]]:
+    """
+    Return the values of options that Megatron has, by name with underscores, and the words after each other option.
 
-
-def _all_written(text: str, where: str) -> tuple[dict[str, Any], dict[str, Sequence[str]]]:
-    """Return the options of a text as :func:`_written` does. ``InputError`` names all values that are wrong."""
+    ``InputError`` names all values that are wrong.
+    """
     errors = Errors()
     found = _written(read_words(text, where), where, errors)
     if errors:

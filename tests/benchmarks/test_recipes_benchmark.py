@@ -33,3 +33,24 @@ def test_every_option_has_a_place(recipes: Any) -> None:
 
 def _refused(recipes: Any) -> set[str]:
     return set(recipes.refused_by_megatron())
+
+
+def test_places_of_options(recipes: Any) -> None:
+    """Read, harmless or moot, left out, refused, unknown: also where the launch as a whole is refused."""
+    text = (
+        "--tensor-model-parallel-size 2 --tp-comm-overlap --lr 1 --fp8-interval 2 --ours 1 "
+        "--gdp-num-householder 2 --dsa-indexer-topk 64 "
+        "--cuda-graph-impl none --muon-tp-mode blockwise --rotary-base 9"
+    )
+    assert recipes.places_of(text, "here") == {
+        "--tensor-model-parallel-size": "read",
+        "--tp-comm-overlap": "in part",
+        "--lr": "no effect",
+        "--fp8-interval": "no effect",
+        "--gdp-num-householder": "refused",
+        "--dsa-indexer-topk": "no effect",
+        "--ours": "unknown",
+        "--cuda-graph-impl": "read",
+        "--muon-tp-mode": "no effect",
+        "--rotary-base": "no effect",
+    }

@@ -12,7 +12,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args
 from pipette_opt.read.megatron_fields import LATENT, MODEL, TRAINING, WIDE, YARN
-from pipette_opt.read.megatron_options import given_options, places_of
+from pipette_opt.read.megatron_options import given_options
 from pipette_opt.read.megatron_table import MegatronOption, field_of, megatron_options, parts_saved, table_rows
 from pipette_opt.specs import TrainingSpec
 
@@ -542,27 +542,6 @@ def test_what_an_option_needs_has_to_matter_itself() -> None:
     both = "--tp-comm-overlap --tp-comm-overlap-cfg a.yaml"
     assert set(said(both)) == set(said("--tp-comm-overlap-cfg a.yaml --tensor-model-parallel-size 2")) == set()
     assert set(said(f"{both} --tensor-model-parallel-size 2")) == {"--tp-comm-overlap", "--tp-comm-overlap-cfg"}
-
-
-def test_every_option_has_a_place() -> None:
-    """Read, harmless or moot, left out, refused, unknown: also where the launch as a whole is refused."""
-    text = (
-        "--tensor-model-parallel-size 2 --tp-comm-overlap --lr 1 --fp8-interval 2 --ours 1 "
-        "--gdp-num-householder 2 --dsa-indexer-topk 64 "
-        "--cuda-graph-impl none --muon-tp-mode blockwise --rotary-base 9"
-    )
-    assert places_of(text, "here") == {
-        "--tensor-model-parallel-size": "read",
-        "--tp-comm-overlap": "in part",
-        "--lr": "no effect",
-        "--fp8-interval": "no effect",
-        "--gdp-num-householder": "refused",
-        "--dsa-indexer-topk": "no effect",
-        "--ours": "unknown",
-        "--cuda-graph-impl": "read",
-        "--muon-tp-mode": "no effect",
-        "--rotary-base": "no effect",
-    }
 
 
 @pytest.mark.parametrize(
