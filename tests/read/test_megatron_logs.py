@@ -1,10 +1,16 @@
 """Training logs as measured runs."""
 
+import json
 import os
+import re
 import time
+from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tables import table
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.units import GIB
@@ -16,27 +22,9 @@ from pipette_opt.specs import TrainingSpec
 
 FORMATS = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "formats"
 
-ARGUMENTS = {
-    "world_size": "16",
-    "num_layers": "24",
-    "hidden_size": "2048",
-    "ffn_hidden_size": "8192",
-    "num_attention_heads": "16",
-    "group_query_attention": "False",
-    "num_query_groups": "1",
-    "seq_length": "2048",
-    "global_batch_size": "64",
-    "micro_batch_size": "2",
-    "tensor_model_parallel_size": "2",
-    "pipeline_model_parallel_size": "2",
-    "data_parallel_size": "4",
-    "virtual_pipeline_model_parallel_size": "None",
-    "sequence_parallel": "True",
-    "use_distributed_optimizer": "True",
-    "recompute_granularity": "selective",
-    "bf16": "True",
-    "padded_vocab_size": "50304",
-}
+ARGUMENTS: dict[str, str] = table(__file__, "ARGUMENTS")
+MIXTURE: dict[str, str] = table(__file__, "MIXTURE")
+"""Arguments as Megatron prints them, of a dense model and of the experts of a mixture."""
 
 
 def log(arguments: dict[str, str], times_ms: list[float], more: str = "") -> str:
@@ -62,43 +50,43 @@ def imported(tmp_path: Path, text: str) -> MeasuredRun:
     return run
 
 
-def test_a_log_becomes_a_row(tmp_path: Path) -> None:
-    """Degrees from the arguments, the median after the warm-up, the largest reserved memory."""
-    memory = (
-        "[Rank 0] (after 2 iterations) memory (MB) | allocated: 10.0 | max allocated: 20480.0 | reserved: 30000.0 | "
-        "max reserved: 30720.0\n"
-        "[Rank 8] (after 2 iterations) memory (MB) | allocated: 10.0 | max allocated: 20480.0 | reserved: 20480.0 | "
-        "max reserved: 20480.0"
-    )
-    run = imported(tmp_path, log(ARGUMENTS, [9000.0, 4000.0, 3000.0, 2400.0, 2500.0, 2700.0], memory))
-    assert run.iter_time_s == 2.5
-    assert run.peak_mem_bytes == 30 * GIB
-    assert run.oom is False
-    launch = run.launch
-    assert (run.num_gpus, launch.global_batch_size, launch.micro_batch_size) == (16, 64, 2)
-    assert launch.model is not None
-    config = launch.parallel_config(launch.model.num_layers, 16)
-    assert config.label().startswith("tp2 pp2 dp4")
-    assert (launch.model.num_query_groups, launch.use_distributed_optimizer, launch.precision) == (16, True, "bf16")
-    assert (launch.recompute_granularity, launch.sequence_parallel) == ("selective", True)
+def printed(row: dict[str, Any]) -> str:
+    """The log of a row: arguments that differ, null ones are missing; times, six of 2.5 s unless the row has others."""
+    arguments = ARGUMENTS | (MIXTURE if row.get("mixture") else {}) | row.get("arguments", {})
+    given = {name: value for name, value in arguments.items() if value is not None}
+    text = log(given, row.get("times_ms", [2500.0] * 6), row.get("more", ""))
+    return text.replace("iteration       10/", "iteration        1/") if row.get("first") else text
 
 
-@pytest.mark.parametrize(("fp8", "is_fp8"), [("None", False), ("hybrid", True), ("e4m3", True)])
-def test_products_in_fp8(tmp_path: Path, fp8: str, is_fp8: bool) -> None:
-    """Megatron prints the format as ``fp8``."""
-    assert imported(tmp_path, log({**ARGUMENTS, "fp8": fp8}, [2500.0] * 6)).launch.fp8 == is_fp8
+SIDES: dict[str, Callable[[MeasuredRun], Any]] = {
+    "label": lambda run: run.launch.parallel_config(24, 16).label(),
+    "layers": lambda run: run.launch.layers_per_stage(attrgetter("launch.model.num_layers")(run)),
+    "attention_kernel": lambda run: (
+        run.launch.training(TrainingSpec(global_batch_size=64, seq_length=2048)).attention_kernel
+    ),
+    "fp8_recipe": lambda run: run.launch.training_fields["fp8_recipe"],
+}
+"""Names of a row that are no fields of a measured run."""
 
 
-def test_sharded_parameters_are_not_the_distributed_optimizer(tmp_path: Path) -> None:
-    """Megatron-FSDP is read as such, and its absence, too."""
-    plain, sharded = (
-        imported(tmp_path / value, log(ARGUMENTS | {"use_megatron_fsdp": value} | more, [2500.0] * 6))
-        for value, more in (
-            ("False", {}),
-            ("True", {"data_parallel_sharding_strategy": "optim_grads_params", "sequence_parallel": "True"}),
-        )
-    )
-    assert (plain.launch.zero_stage, sharded.launch.zero_stage) == (None, 3)
+@pytest.mark.parametrize("row", table(__file__, "RUNS"), ids=lambda row: row["shows"])
+def test_runs(tmp_path: Path, row: dict[str, Any]) -> None:
+    """Each log is the run that stands beside it; notes are matched."""
+    run = imported(tmp_path, printed(row))
+    for name, expected in row["means"].items():
+        found = SIDES.get(name, attrgetter(name))(run)
+        if name == "notes":
+            assert re.search(expected, found)
+        else:
+            assert json.loads(json.dumps(found)) == expected, name
+
+
+@pytest.mark.parametrize("row", table(__file__, "LEFT_OUT"), ids=lambda row: row["shows"])
+def test_left_out(tmp_path: Path, row: dict[str, Any]) -> None:
+    """Each log gives no run, and the error says why."""
+    (tmp_path / "a.log").write_text(printed(row))
+    with pytest.raises(InputError, match=row["error"]):
+        import_runs([tmp_path], gpu="h100-80gb")
 
 
 def test_an_impossible_log_does_not_cost_the_others(tmp_path: Path) -> None:
@@ -130,86 +118,11 @@ def test_an_impossible_log_does_not_cost_the_others(tmp_path: Path) -> None:
         import_runs([folder], gpu="h100-80gb")
 
 
-EMBEDDING, LOSS = (f"account_for_{name}_in_pipeline_split" for name in ("embedding", "loss"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "layers"),
-    [
-        ({EMBEDDING: "False", LOSS: "False", "decoder_first_pipeline_num_layers": "None"}, (12, 12)),
-        ({"num_layers": "30", EMBEDDING: "True", LOSS: "True"}, (15, 15)),
-        ({"num_layers": "31", LOSS: "True"}, (16, 15)),
-        ({"num_layers": "30", "decoder_first_pipeline_num_layers": "14"}, (14, 16)),
-    ],
-)
-def test_stages_of_their_own(tmp_path: Path, arguments: dict[str, str], layers: tuple[int, ...] | None) -> None:
-    """Two stages, with what Megatron says of the first and the last."""
-    run = imported(tmp_path, log(ARGUMENTS | arguments, [2500.0] * 6))
-    assert run.launch.model is not None
-    assert run.launch.layers_per_stage(run.launch.model.num_layers) == layers
-
-
-def test_layers_that_do_not_fit_the_stages_are_said(tmp_path: Path) -> None:
-    """31 layers and both ends are no multiple of two stages."""
-    (tmp_path / "run1.log").write_text(log(ARGUMENTS | {"num_layers": "31", EMBEDDING: "True", LOSS: "True"}, [1.0]))
-    with pytest.raises(InputError, match="33 layers must be a multiple of the 2 stages"):
-        import_runs([tmp_path], gpu="h100-80gb")
-
-
-MIXTURE = {
-    "num_experts": "8",
-    "moe_router_topk": "2",
-    "moe_ffn_hidden_size": "1024",
-    "moe_shared_expert_intermediate_size": "None",
-    "moe_layer_freq": "1",
-    "expert_model_parallel_size": "4",
-    "expert_tensor_parallel_size": "1",
-}
-
-
-def test_a_mixture_of_experts_is_one(tmp_path: Path) -> None:
-    """Its experts and their degrees are the launch's; what Megatron leaves at ``None`` has no value."""
-    launch = imported(tmp_path, log(ARGUMENTS | MIXTURE, [1000.0])).launch
-    assert launch.model is not None
-    assert (launch.model.num_experts, launch.model.moe_router_topk, launch.model.moe_ffn_hidden_size) == (8, 2, 1024)
-    assert (launch.expert_model_parallel_size, launch.expert_tensor_parallel_size) == (4, 1)
-    assert not launch.model.moe_shared_expert_intermediate_size
-
-
-def test_a_dense_model_has_no_experts(tmp_path: Path) -> None:
-    """Megatron prints its defaults for them all the same."""
-    launch = imported(tmp_path, log(ARGUMENTS | MIXTURE | {"num_experts": "None"}, [1000.0])).launch
-    assert launch.model is not None
-    assert launch.model.num_experts is None
-
-
-def test_experts_in_some_layers(tmp_path: Path) -> None:
-    """In those that the argument says."""
-    layers = {"moe_layer_freq": "([0]*1+[1]*23)"}
-    launch = imported(tmp_path, log(ARGUMENTS | MIXTURE | layers, [1000.0])).launch
-    assert launch.model is not None
-    assert launch.model.num_moe_layers == 23
-
-
-def test_out_of_memory_is_a_result(tmp_path: Path) -> None:
-    """No time, no peak, and the flag."""
-    run = imported(tmp_path, log(ARGUMENTS, [], "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate"))
-    assert (run.oom, run.iter_time_s, run.peak_mem_bytes) == (True, None, None)
-
-
 def test_logs_without_arguments_are_left_out(tmp_path: Path) -> None:
     """A folder in which nothing can be used is an error that says why."""
     (tmp_path / "other.log").write_text("hello\n")
     with pytest.raises(InputError, match=r"other\.log: left out, no Megatron arguments"):
         import_runs([tmp_path])
-
-
-def test_a_missing_argument_is_named(tmp_path: Path) -> None:
-    """The note says which."""
-    arguments = {name: value for name, value in ARGUMENTS.items() if name != "hidden_size"}
-    (tmp_path / "bad.log").write_text(log(arguments, [1000.0]))
-    with pytest.raises(InputError, match="hidden_size"):
-        import_runs([tmp_path], gpu="a100-80gb")
 
 
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
@@ -260,70 +173,10 @@ def test_broken_bytes_cost_nothing(tmp_path: Path) -> None:
     assert ",2.5," in import_runs([tmp_path], gpu="h100-80gb")[0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kernel"),
-    [
-        ({}, "flash"),
-        ({"use_flash_attn": "False", "transformer_impl": "transformer_engine"}, "flash"),  # versions 0.8 to 0.10
-        ({"use_flash_attn": "False", "transformer_impl": "local"}, "unfused"),
-        ({"use_flash_attn": "True", "transformer_impl": "local"}, "flash"),
-        ({"use_flash_attn": "True", "attention_backend": "AttnBackend.unfused"}, "unfused"),
-        ({"attention_backend": "AttnBackend.flash"}, "flash"),
-        ({"attention_backend": "AttnBackend.fused"}, "flash"),
-        ({"attention_backend": "AttnBackend.unfused"}, "unfused"),
-        ({"attention_backend": "AttnBackend.auto", "transformer_impl": "transformer_engine"}, "flash"),
-        ({"attention_backend": "AttnBackend.auto", "transformer_impl": "local"}, "unfused"),
-        ({"attention_backend": "AttnBackend.local", "transformer_impl": "local"}, "unfused"),
-    ],
-)
-def test_kernels_of_attention(tmp_path: Path, arguments: dict[str, str], kernel: str) -> None:
-    """What the backend takes, also where Transformer Engine chooses; an unprinted kernel is said to be assumed."""
-    run = imported(tmp_path, log(ARGUMENTS | arguments, [100.0]))
-    trained = run.launch.training(TrainingSpec(global_batch_size=64, seq_length=2048))
-    assert trained.attention_kernel == kernel
-    assert ("assumed fused" in run.notes) == (not arguments)
-
-
 def test_the_gpu_is_named_before_the_arguments(tmp_path: Path) -> None:
     """As jobs that begin with nvidia-smi print it."""
     (tmp_path / "a.log").write_text("NVIDIA A100-SXM4-80GB\n" + log(ARGUMENTS, [2500.0]))
     assert ",A100-SXM4-80GB," in import_runs([tmp_path])[0].splitlines()[1] + ","
-
-
-@pytest.mark.parametrize(
-    ("modules", "recompute"),
-    [("['core_attn']", ("core_attn",)), ("['layernorm', 'moe_act']", ("layernorm", "moe_act"))],
-)
-def test_modules_that_are_recomputed(tmp_path: Path, modules: str, recompute: tuple[str, ...]) -> None:
-    """Selective recomputation of other modules than the core does not pass for that of the core."""
-    launch = imported(tmp_path, log(ARGUMENTS | MIXTURE | {"recompute_modules": modules}, [2500.0] * 6)).launch
-    assert set(launch.recompute_modules) == set(recompute)
-
-
-def test_unknown_modules_are_named(tmp_path: Path) -> None:
-    """A module of a newer Megatron-Core leaves the log out."""
-    (tmp_path / "a.log").write_text(log(ARGUMENTS | {"recompute_modules": "['hyper']"}, [2500.0] * 6))
-    with pytest.raises(InputError, match=r"a\.log: left out, .*hyper"):
-        import_runs([tmp_path], gpu="h100-80gb")
-
-
-def test_overlap_and_dispatchers(tmp_path: Path) -> None:
-    """As the launch has them."""
-    overlap = {"overlap_grad_reduce": "True", "overlap_param_gather": "False", "cuda_graph_impl": "none"}
-    tokens = {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}
-    beside = {"overlap_moe_expert_parallel_comm": "False", "fp8": "hybrid", "fp8_recipe": "mxfp8"}
-    launch = imported(tmp_path, log(ARGUMENTS | MIXTURE | overlap | tokens | beside, [2500.0] * 6)).launch
-    assert (launch.overlap_grad_reduce, launch.overlap_param_gather) == (True, False)
-    assert launch.moe_token_dispatcher_type == "flex"
-    assert launch.training_fields["fp8_recipe"] == "mxfp8"
-
-
-def test_a_plain_dispatcher(tmp_path: Path) -> None:
-    """Megatron prints ``moe_flex_dispatcher_backend`` whatever the type."""
-    tokens = {"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}
-    launch = imported(tmp_path, log(ARGUMENTS | MIXTURE | tokens, [2500.0] * 6)).launch
-    assert launch.moe_token_dispatcher_type == "alltoall"
-    assert not launch.overlap_grad_reduce
 
 
 @pytest.mark.parametrize(
@@ -363,20 +216,6 @@ def test_a_batch_that_is_ramped_up(tmp_path: Path) -> None:
     head, rest = text.split(" iteration        9/", 1)
     run = imported(tmp_path, head.replace("batch size:    64", "batch size:    32") + " iteration        9/" + rest)
     assert (run.iter_time_s, run.launch.global_batch_size) == (2.5, 64)
-
-
-def test_out_of_memory_after_some_iterations(tmp_path: Path) -> None:
-    """The time is one; whether the job runs out is open."""
-    run = imported(tmp_path, log(ARGUMENTS, [2500.0] * 6, "torch.OutOfMemoryError: CUDA out of memory."))
-    assert (run.oom, run.iter_time_s) == (None, 2.5)
-    assert "out of memory after these" in run.notes
-
-
-def test_full_recomputation_of_some_layers(tmp_path: Path) -> None:
-    """``block`` with fewer layers than a stage has does not pass for all of them."""
-    block = {"recompute_granularity": "full", "recompute_method": "block", "recompute_num_layers": "5"}
-    launch = imported(tmp_path, log(ARGUMENTS | block, [2500.0] * 6)).launch
-    assert (launch.recompute_method, launch.recompute_num_layers) == ("block", 5)
 
 
 @pytest.mark.parametrize("cut", range(40, 1500, 60))
@@ -436,15 +275,6 @@ def test_formats_of_megatron_logs() -> None:
         table[1:], ("23.0449,49.0234,False", "5.3616,,False", ",,True", "6.0531,150.2000,"), strict=True
     ):
         assert said in row
-
-
-def test_first_iteration_is_no_time(tmp_path: Path) -> None:
-    """The first iteration compiles and connects: alone it is no measured time, beside others it is left out."""
-    tenth = log(ARGUMENTS, [9500.0])
-    assert imported(tmp_path / "tenth", tenth).iter_time_s == 9.5
-    with pytest.raises(InputError, match="only its first iteration"):
-        imported(tmp_path / "first", tenth.replace("iteration       10/", "iteration        1/"))
-    assert imported(tmp_path / "two", log(ARGUMENTS, [35000.0, 9000.0])).iter_time_s == 9.0
 
 
 @pytest.mark.parametrize(
