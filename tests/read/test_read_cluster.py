@@ -1,13 +1,20 @@
 """Cluster files."""
 
+import json
+import re
+from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tables import table
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.types import FloatArray
 from pipette_opt.read.cluster import exclude_hosts, read_cluster, subset_cluster, write_cluster
 from pipette_opt.read.gpus import read_gpu
 from pipette_opt.read.hosts import expand_hosts
@@ -44,159 +51,58 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_field_arrives_in_base_units(folder: Path) -> None:
-    """GB/s are 10^9, empty cells are missing, links are directed."""
-    cluster = read_cluster(folder / "c.yaml")
-    assert cluster.hosts == ("gpu01", "gpu02", "big")
-    assert [node.gpu.name for node in cluster.nodes] == ["a100-80gb", "a100-80gb", "a100-40gb"]
-    assert cluster.intra_node_bytes_per_s == 235e9
-    assert cluster.inter_node_latency_s == pytest.approx(12e-6)
-    assert cluster.nics_per_node == 4
-    assert cluster.node_bytes_per_s == 90e9
-    expected = np.array([[np.nan, 20, 10.5], [21, np.nan, np.nan], [9, 8, np.nan]]) * 1e9
-    np.testing.assert_array_equal(cluster.link_matrices[0].bytes_per_s, expected)
+def put(row: dict[str, Any], folder: Path) -> Path:
+    """Write the files of a row: the good ones with replaced parts, or others in their place; return the cluster's."""
+    files = {"c.yaml": GOOD, "links.csv": LINKS} | row.get("files", {})
+    for name, text in files.items():
+        for old, new in row.get("replace", {}).items():
+            assert any(old in other for other in files.values()), old
+            text = text.replace(old, new)
+        (folder / name).write_text(text)
+    return folder / "c.yaml"
 
 
-def test_a_matrix_may_have_another_order_and_fewer_hosts(folder: Path) -> None:
-    """Rows are found by name; a host without a row has no measurement."""
-    (folder / "links.csv").write_text("x,big,gpu01\nbig,,9\ngpu01,10.5,\n")
-    links = read_cluster(folder / "c.yaml").link_matrices[0].bytes_per_s / 1e9
-    assert links[0, 2] == 10.5
-    assert links[2, 0] == 9
-    assert np.isnan(links[1]).all()
+def gb_per_s(links: FloatArray) -> Any:
+    """Links in GB/s as nested lists; null where there is no measurement."""
+    return [[None if np.isnan(link) else round(link / 1e9, 9) for link in row] for row in links]
 
 
-def test_uniform_links(folder: Path) -> None:
-    """One number instead of matrices."""
-    text = GOOD.replace("  matrices:\n    - {file: links.csv, concurrent_flows: 1}\n", "  bandwidth_gb_per_s: 25\n")
-    (folder / "c.yaml").write_text(text)
-    links = read_cluster(folder / "c.yaml").link_matrices[0].bytes_per_s
-    assert np.count_nonzero(links == 25e9) == 6
+SIDES: dict[str, Callable[[ClusterSpec], Any]] = {
+    "gpus": lambda cluster: [node.gpu.name for node in cluster.nodes],
+    "links": lambda cluster: gb_per_s(cluster.link_matrices[0].bytes_per_s),
+    "links of 1 flow": lambda cluster: gb_per_s(cluster.pair_bytes_per_s(1)),
+    "links of 8 flows": lambda cluster: gb_per_s(cluster.pair_bytes_per_s(8)),
+    "GPU links inside": lambda cluster: gb_per_s(attrgetter("gpu_links.inside")(cluster)[0]),
+    "GPU links between": lambda cluster: gb_per_s(attrgetter("gpu_links.between")(cluster)[0, :, 1]),
+    "NIC of each GPU": lambda cluster: attrgetter("gpu_links.nic_of_slot")(cluster).tolist(),
+    "first GPU": lambda cluster: {name: getattr(cluster.nodes[0].gpu, name) for name in GPU_FIELDS},
+}
+"""Names of a row that are no fields of a cluster."""
+
+GPU_FIELDS = ("memory_bytes", "memory_bytes_per_s", "peak_flops", "generation")
 
 
-def test_a_matrix_of_gpus_keeps_the_links_of_single_gpus(folder: Path) -> None:
-    """Two GPUs a host: of 5, 6 and 7 GB/s the fastest is the pair's, and what was not measured is the slowest."""
-    text = GOOD.replace("gpus_per_node: 8", "gpus_per_node: 2")
-    (folder / "c.yaml").write_text(text)
-    names = ["gpu01:0", "gpu01:1", "gpu02:0", "gpu02:1", "big:0", "big:1"]
-    rows = [
-        ["", "200", "6", "5", "", ""],
-        ["100", "", "7", "", "", ""],
-        ["4", "4", "", "200", "", ""],
-        ["4", "3", "200", "", "", ""],
-        ["", "", "", "", "", "50"],
-        ["", "", "", "", "50", ""],
-    ]
-    lines = [",".join(["", *names]), *(",".join([name, *row]) for name, row in zip(names, rows, strict=True))]
-    (folder / "links.csv").write_text("\n".join(lines))
-    cluster = read_cluster(folder / "c.yaml")
-    links = cluster.link_matrices[0].bytes_per_s / 1e9
-    assert links[0, 1] == 7
-    assert links[1, 0] == 4
-    assert np.isnan(links[0, 2])
-    known = cluster.gpu_links
-    assert known is not None
-    assert known.between is not None
-    assert (known.between[0, :, 1] / 1e9).tolist() == [[6, 5], [7, 5]]
-    assert (known.inside[0] / 1e9).tolist() == [[0, 200], [100, 0]]
-    assert known.nic_of_slot.tolist() == [0, 1]
-    (folder / "c.yaml").write_text(text.replace("concurrent_flows: 1", "concurrent_flows: 8"))
-    with pytest.raises(InputError, match="concurrent_flows must be 1"):
-        read_cluster(folder / "c.yaml")
+@pytest.mark.parametrize("row", table(__file__, "READ"), ids=lambda row: row["shows"])
+def test_cluster_files(tmp_path: Path, row: dict[str, Any]) -> None:
+    """Each cluster file has the fields beside it; ``assumed`` are patterns of as many notes, in their order."""
+    cluster = read_cluster(put(row, tmp_path))
+    for name, expected in row["means"].items():
+        if name == "assumed":
+            assert len(cluster.assumed) == len(expected)
+            assert all(
+                re.search(part, note) for note, parts in zip(cluster.assumed, expected, strict=True) for part in parts
+            )
+            continue
+        found = SIDES.get(name, attrgetter(name))(cluster)
+        found = pytest.approx(found) if isinstance(found, float) else json.loads(json.dumps(found))
+        assert found == expected, name
 
 
-def test_pipette_json_in_place_of_csv(folder: Path) -> None:
-    """Pipette's files hold mpiGraph's MB/s, of 2^20 bytes; the diagonal is ignored."""
-    (folder / "links.json").write_text('{"gpus": ["gpu01", "gpu02"], "bandwidth": [[7, 1000], [2000, 7]]}')
-    (folder / "c.yaml").write_text(GOOD.replace("links.csv", "links.json"))
-    links = read_cluster(folder / "c.yaml").link_matrices[0].bytes_per_s
-    assert links[0, 1] == 1000 * 2**20
-    assert links[1, 0] == 2000 * 2**20
-
-
-def test_a_gpu_may_be_written_out(folder: Path) -> None:
-    """A GPU the catalogue lacks."""
-    gpu = "{name: mine, memory_mib: 1000, memory_bandwidth_gb_per_s: 500, peak_tflops: {fp32: 10, bf16: 100}}"
-    (folder / "c.yaml").write_text(GOOD.replace("gpu: a100-80gb", f"gpu: {gpu}"))
-    mine = read_cluster(folder / "c.yaml").nodes[0].gpu
-    assert mine.memory_bytes == 1000 * 2**20
-    assert mine.peak_flops == {"fp32": 10e12, "bf16": 100e12}
-
-
-def test_a_gpu_that_is_written_out_may_say_its_generation(folder: Path) -> None:
-    """Without it, a note says how; an unknown word is refused with the known ones."""
-    gpu = "{name: mine, memory_mib: 1000, memory_bandwidth_gb_per_s: 500, peak_tflops: {bf16: 100}}"
-    path = folder / "c.yaml"
-
-    def written(generation: str) -> ClusterSpec:
-        path.write_text(GOOD.replace("gpu: a100-80gb", "gpu: " + gpu.replace("}}", "}" + generation + "}")))
-        return read_cluster(path)
-
-    silent = written("")
-    assert silent.nodes[0].gpu.generation == ""
-    assert sum("GPU mine counts as one that no public run used" in note for note in silent.assumed) == 1
-    assert "`generation` in its entry can say another" in " ".join(silent.assumed)
-    given = written(", generation: hopper")
-    assert given.nodes[0].gpu.generation == "hopper"
-    assert not any("generation" in note for note in given.assumed)
-    with pytest.raises(InputError, match=r"nodes\[0\], gpu: generation must be one of volta, .*hopper, .*, got 'warp'"):
-        written(", generation: warp")
-
-
-SILENT = "nodes: [{hosts: 'n[1-4]', gpu: h100}]\n"
-
-
-def test_where_a_file_is_silent_the_catalogue_speaks(tmp_path: Path) -> None:
-    """GPUs, NICs and the inside of a host are the usual ones of the GPU, and each is said."""
-    (tmp_path / "c.yaml").write_text(SILENT)
-    cluster = read_cluster(tmp_path / "c.yaml")
-    assert (cluster.gpus_per_node, cluster.nics_per_node) == (8, 8)
-    assert cluster.intra_node_bytes_per_s == 360e9
-    assert cluster.intra_node_latency_s == pytest.approx(8e-6)
-    assert cluster.inter_node_latency_s == pytest.approx(12e-6)
-    assert cluster.pair_bytes_per_s(1)[0, 1] == pytest.approx(0.9 * 50e9)
-    assert cluster.pair_bytes_per_s(8)[0, 1] == pytest.approx(0.9 * 400e9)
-    assert not cluster.links_measured
-    said = " ".join(cluster.assumed)
-    for words in ("No link was measured", "8x400", "GPUs of a host: 8", "360 GB/s and 8 us", "12 us", "h100-pcie"):
-        assert words in said
-
-
-def test_nothing_is_assumed_where_the_file_says_all(folder: Path) -> None:
-    """A measured cluster has no assumptions."""
-    cluster = read_cluster(folder / "c.yaml")
-    assert cluster.links_measured
-    assert cluster.assumed == ()
-
-
-@pytest.mark.parametrize(("gpu", "flows"), [("h100-80gb", 8), ("rtx-4090", 1)])
-def test_nics_that_a_file_does_not_say_are_never_silent(folder: Path, gpu: str, flows: int) -> None:
-    """With one matrix of single flows NICs decide what eight flows attain: the usual number, or one, but said."""
-    text = GOOD.replace("  nics_per_node: 4\n", "").replace("a100-80gb", gpu).replace("A100-40GB", gpu)
-    (folder / "c.yaml").write_text(text)
-    cluster = read_cluster(folder / "c.yaml")
-    assert cluster.nics_per_node == flows
-    assert len(cluster.assumed) == 1
-    assert cluster.assumed[0].startswith("NICs of a host: ")
-
-
-def test_nics_beside_a_matrix_count_them_and_cap_the_host(folder: Path) -> None:
-    """Measured links stay; eight flows gain up to the number of NICs, and no more than these carry."""
-    text = GOOD.replace("nics_per_node: 4", "nics: 4x200").replace("  node_bandwidth_gb_per_s: 90\n", "")
-    (folder / "c.yaml").write_text(text)
-    cluster = read_cluster(folder / "c.yaml")
-    assert cluster.pair_bytes_per_s(8)[0, 1] == 4 * 20e9
-    assert cluster.node_bytes_per_s == 100e9
-    assert cluster.assumed == ()
-
-
-def test_a_gpu_without_a_usual_host_needs_nics(tmp_path: Path) -> None:
-    """What nobody can know is asked for, with what would be right."""
-    (tmp_path / "c.yaml").write_text("nodes: [{hosts: 'n[1-4]', gpu: rtx-4090, gpus_per_node: 4}]\n")
-    with pytest.raises(
-        InputError, match=r"needs nics, such as 8x400 .*the catalogue has no usual NICs for hosts of 4 GPUs"
-    ):
-        read_cluster(tmp_path / "c.yaml")
+@pytest.mark.parametrize("row", table(__file__, "REFUSED"), ids=lambda row: row["shows"])
+def test_wrong_cluster_files(tmp_path: Path, row: dict[str, Any]) -> None:
+    """Each is refused in the words beside it; nonsense never raises another exception."""
+    with pytest.raises(InputError, match=row["error"]):
+        read_cluster(put(row, tmp_path))
 
 
 HUGE_VALUES = [
@@ -237,16 +143,6 @@ def test_wrong_json_matrices(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "links.json").write_text(text)
     with pytest.raises(InputError, match=message):
         read_matrix(tmp_path / "links.json")
-
-
-@pytest.mark.parametrize(
-    "text", ["", "just words", "- a\n- b", "nodes: []", "nodes: 3", "\x00", "nodes: [{hosts: 3.5}]", "nodes: [[]]"]
-)
-def test_nonsense_is_an_input_error(tmp_path: Path, text: str) -> None:
-    """Never another exception."""
-    (tmp_path / "c.yaml").write_text(text)
-    with pytest.raises(InputError):
-        read_cluster(tmp_path / "c.yaml")
 
 
 def test_missing_and_binary_files(tmp_path: Path) -> None:
@@ -364,42 +260,6 @@ def test_compressed_hosts_expand_again(parts: list[tuple[str, int, int]]) -> Non
     """Whatever the names, numbers and leading zeros."""
     hosts = tuple(f"{prefix}{str(number).zfill(width)}" for prefix, number, width in parts)
     assert expand_hosts(compress_hosts(hosts)) == hosts
-
-
-SLIPS = [
-    ("bandwidth_gb_per_s: 235", "bandwidth_gb_per_s: 2039", None),
-    (
-        "bandwidth_gb_per_s: 235",
-        "bandwidth_gb_per_s: 2040",
-        "intra_node: bandwidth_gb_per_s is 2040, more than the 2,039",
-    ),
-    ("latency_us: 12\n", "latency_us: 1000000\n", None),
-    ("latency_us: 12\n", "latency_us: 1000001\n", r"inter_node: latency_us is 1e\+06, more than a second"),
-    ("latency_us: 8}", "latency_us: 8000000000}", r"intra_node: latency_us is 8e\+09, more than a second"),
-]
-
-
-@pytest.mark.parametrize(("right", "slip", "said"), SLIPS)
-def test_slips_of_units_are_found(folder: Path, right: str, slip: str, said: str | None) -> None:
-    """No link inside a host is faster than a GPU's memory, and no latency is above a second."""
-    (folder / "c.yaml").write_text(GOOD.replace(right, slip))
-    if said is None:
-        read_cluster(folder / "c.yaml")
-        return
-    with pytest.raises(InputError, match=said):
-        read_cluster(folder / "c.yaml")
-
-
-@pytest.mark.parametrize(("flows", "gb_per_s", "is_right"), [(1, 2039, True), (1, 2040, False), (2, 4078, True)])
-def test_links_in_mb_per_s_are_found(folder: Path, flows: int, gb_per_s: int, is_right: bool) -> None:
-    """So many flows between hosts move no more than the memory of as many GPUs."""
-    (folder / "c.yaml").write_text(GOOD.replace("concurrent_flows: 1", f"concurrent_flows: {flows}"))
-    (folder / "links.csv").write_text(LINKS.replace("gpu01,,20", f"gpu01,,{gb_per_s}"))
-    if is_right:
-        read_cluster(folder / "c.yaml")
-        return
-    with pytest.raises(InputError, match=r"2040 GB/s from gpu01 to gpu02 with 1 flow is more than the 2,039 GB/s"):
-        read_cluster(folder / "c.yaml")
 
 
 def test_excluded_hosts_are_named_by_their_option(folder: Path) -> None:
