@@ -15,7 +15,7 @@ from factories import (
     small_config,
     small_instance,
 )
-from tables import table
+from tables import table, tuples
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export.megatron import argument_arrays, megatron_arguments, megatron_options, trial_options
@@ -32,13 +32,6 @@ def values(plan: Plan) -> dict[str, str]:
 def with_training(plan: Plan, **changes: object) -> Plan:
     """The plan with other recorded training fields."""
     return replace(plan, inputs={**plan.inputs, "training": {**plan.inputs["training"], **changes}})
-
-
-def tuples(value: Any) -> Any:
-    """Return a value of a row with tuples in place of lists."""
-    if isinstance(value, dict):
-        return {name: tuples(part) for name, part in value.items()}
-    return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize("row", table(__file__, "LAUNCHES"), ids=lambda row: row["shows"])
