@@ -1,5 +1,6 @@
 """The inside of a host: NCCL's topology file and nvidia-smi."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from link_logs import nccl_text
+from tables import table
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.options.links import LinkOptions
@@ -40,6 +42,13 @@ SWITCHED = "".join(
     f'<nvlink target="0000:c{i}:00.0" count="{n}" tclass="0x068000"/>' for i, n in enumerate((4, 5, 5, 4))
 )
 
+LINKS_OF_NCCL = {
+    "switches": SWITCHED,
+    "pairs": '<nvlink target="{other}" count="4" tclass="0x030200"/>',
+    "none": "",
+}
+"""NVLinks of each GPU in the rows of the table, {other} its neighbours' buses."""
+
 SMI = """\t\x1b[4mGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
 GPU0\t X \t{way}\tPXB\tSYS\t0-47\t0\t\tN/A
 GPU1\t{way}\t X \tSYS\tPXB\t48-95\t1\t\tN/A
@@ -57,21 +66,6 @@ def test_lines_around_a_table_are_counted() -> None:
     log = Log("$ nvidia-smi topo -m\n" + SMI.format(way="NV18") + "\nNIC Legend:\n\n  NIC0: mlx5_0\n")
     parse_nvidia_smi_topology(log, "topo.txt")
     assert log.unused() == "1 of 14 lines were not used: first, line 1: '$ nvidia-smi topo -m'."
-
-
-def test_nvswitch_links_of_a_gpu_add_up() -> None:
-    """18 NVLinks of an H100 through four switches; eight NICs of 400 Gbit/s."""
-    node = parse_nccl_topology(topology(8, SWITCHED), "topo.xml")
-    assert (node.num_gpus, node.nvlinks, node.num_nics, node.compute_capability) == (8, 18, 8, 90)
-    assert node.nic_bytes_per_s == pytest.approx(8 * 50e9)
-
-
-def test_direct_links_are_those_of_the_poorest_pair() -> None:
-    """Four A100 with four links a pair; without any, nothing is known."""
-    direct = parse_nccl_topology(topology(4, '<nvlink target="{other}" count="4" tclass="0x030200"/>', sm=80), "t")
-    assert direct.nvlinks == 4
-    plain = parse_nccl_topology(topology(4, ""), "t")
-    assert (plain.nvlinks, plain.off_nvlink) == (0, ())
 
 
 def test_nvidia_smi(tmp_path: Path) -> None:
@@ -137,105 +131,45 @@ def mesh(gpus: int, off: Sequence[int] = (), *, links: int = 18) -> list[list[in
     return [[0 if a == b or a in off or b in off else links for b in range(gpus)] for a in range(gpus)]
 
 
-def imported(folder: Path, links: Sequence[Sequence[int]], **options: Any) -> ImportedLinks:
-    """Cluster of two hosts of H100 with this topology."""
+def links_of(row: dict[str, Any]) -> list[list[int]]:
+    """NVLinks of a row: a mesh without the GPUs that are off, and numbers of directed links that differ."""
+    links = mesh(row.get("gpus", 8), row.get("off", ()), links=row.get("links", 18))
+    for a, b, count in row.get("but", ()):
+        links[a][b] = count
+    return links
+
+
+def imported(folder: Path, row: dict[str, Any]) -> ImportedLinks:
+    """Cluster of two hosts with the topology of a row, H100 unless the row says otherwise."""
     (folder / "n1_to_n2.txt").write_text(OSU_BW)
-    (folder / "topo.txt").write_text(smi(links))
-    return import_links(folder, **{"gpu": "h100-80gb", **options})
+    (folder / "topo.txt").write_text(smi(links_of(row)))
+    if "measured_gb_per_s" in row:
+        (folder / "inside.txt").write_text(nccl_text("sendrecv", {"n1": 8}, row["measured_gb_per_s"]))
+    return import_links(folder, **{"gpu": "h100-80gb", **row.get("options", {})})
 
 
-@pytest.mark.parametrize("off", [(2,), (0, 7), (1, 3, 5)])
-def test_gpus_off_nvlink_are_named_and_slow(tmp_path: Path, off: tuple[int, ...]) -> None:
-    """Their pairs get the rate of PCIe 5, the others 18 NVLinks; a cluster file keeps both."""
-    found = imported(tmp_path, mesh(8, off))
-    assert f"NVLink does not reach GPU {', '.join(map(str, off))} of the host" in " ".join(found.notes)
-    assert [sentence.split(" of ")[0] for sentence in found.health.sentences] == [f"GPU {gpu}" for gpu in off]
+@pytest.mark.parametrize("row", table(__file__, "TOPOLOGIES"), ids=lambda row: row["shows"])
+def test_topologies(tmp_path: Path, row: dict[str, Any]) -> None:
+    """Each topology has the rates beside it in GB/s, also behind a cluster file; sentences on its health, and notes."""
+    found = imported(tmp_path, row)
     write_cluster(found.cluster, tmp_path / "c.yaml")
-    links = read_cluster(tmp_path / "c.yaml").gpu_links
-    assert links is not None
-    expected = np.where(np.array(mesh(8, off)) > 0, 18 * 20.6e9, 40e9)
-    np.fill_diagonal(expected, 0)
-    assert links.inside == pytest.approx(np.stack([expected] * 2))
-    assert found.cluster.intra_node_bytes_per_s == 40e9
+    for cluster in (found.cluster, read_cluster(tmp_path / "c.yaml")):
+        assert cluster.intra_node_bytes_per_s == pytest.approx(row["slowest"] * 1e9)
+        inside = cluster.gpu_links and cluster.gpu_links.inside
+        assert (inside is None) == (row["inside"] is None)
+        if inside is not None:
+            assert inside == pytest.approx(np.array([row["inside"]] * 2) * 1e9, rel=1e-4)
+    assert len(found.health.sentences) == len(row["health"])
+    assert all(map(str.startswith, found.health.sentences, row["health"]))
+    assert all(part in " ".join(found.notes) for part in row.get("notes", ()))
 
 
-def test_a_gpu_off_nvlink_in_the_file_of_nccl() -> None:
-    """The GPU without NVLinks among GPUs on NVSwitch."""
-    text = topology(4, SWITCHED)
-    node = parse_nccl_topology(text.replace(SWITCHED, "", 1), "topo.xml")
-    assert (node.off_nvlink, node.nvlinks, node.pair_nvlinks[1]) == ((0,), 0, (0, 0, 18, 18))
-
-
-def test_a_link_that_one_side_lacks_is_none(tmp_path: Path) -> None:
-    """A table that is not symmetric: the poorer side counts, and the pair stands out."""
-    links = mesh(8)
-    links[3][5] = 0
-    found = imported(tmp_path, links)
-    assert found.cluster.gpu_links is not None
-    assert found.cluster.gpu_links.inside[0, 5, 3] == 40e9
-    assert any("slow by themselves GPU 3 to GPU 5" in sentence for sentence in found.health.sentences)
-    assert "No host, GPU or link stands out from the others." not in found.health.sentences
-
-
-def test_bridges_between_pairs_of_gpus_are_no_fault(tmp_path: Path) -> None:
-    """Four GPUs in two pairs: pairs are fast, and no GPU stands out."""
-    links = [[12 if a != b and a // 2 == b // 2 else 0 for b in range(4)] for a in range(4)]
-    found = imported(tmp_path, links, gpu="a100-80gb")
-    assert found.cluster.gpu_links is not None
-    assert found.cluster.gpu_links.inside[0, 0].tolist() == [0, 12 * 20e9, 20e9, 20e9]
-    assert found.health.sentences == ("No host, GPU or link stands out from the others.",)
-
-
-def test_a_mesh_without_a_switch_has_the_usual_rate(tmp_path: Path) -> None:
-    """Eight V100: NCCL's rings pass over neighbours and use all links, which the catalogue's figure counts."""
-    links = [[0] * 8 for _ in range(8)]
-    for a, b, count in [(0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2)]:
-        for i, j in ((a, b), (b, a), (7 - a, 7 - b), (7 - b, 7 - a)):
-            links[i][j] = count
-    found = imported(tmp_path, links, gpu="v100-32gb").cluster
-    assert (found.intra_node_bytes_per_s, found.gpu_links) == (120e9, None)
-
-
-def test_a_gpu_with_half_its_nvlinks_stands_out(tmp_path: Path) -> None:
-    """The others keep their rate."""
-    links = [[9 if links and 6 in (a, b) else links for b, links in enumerate(row)] for a, row in enumerate(mesh(8))]
-    found = imported(tmp_path, links)
-    assert found.cluster.gpu_links is not None
-    assert found.cluster.gpu_links.inside[0, 0, [1, 6]] == pytest.approx([18 * 20.6e9, 9 * 20.6e9])
-    (sentence,) = found.health.sentences
-    assert sentence.startswith("GPU 6 of n[1-2] has 50 % of the usual rate to the other GPUs of its host")
-
-
-def test_gpus_without_any_nvlink_get_no_rate_of_nvlink(tmp_path: Path) -> None:
-    """The catalogue's figure of an SXM card is NVLink's; PCIe's counts."""
-    found = imported(tmp_path, mesh(8, range(8)))
-    assert (found.cluster.intra_node_bytes_per_s, found.cluster.gpu_links) == (40e9, None)
-    assert "Assumed: 40 GB/s between all GPUs of a host, a usual rate of PCIe; measure it." in found.notes
-
-
-def test_gpus_joined_to_each_other_only_are_off_nvlink(tmp_path: Path) -> None:
-    """Two of eight have NVLink between them, and none to the six."""
-    links = mesh(8, (2, 5))
-    links[2][5] = links[5][2] = 18
-    found = imported(tmp_path, links)
-    assert "NVLink does not reach GPU 2, 5 of the host" in " ".join(found.notes)
-    assert [sentence.split(" of ")[0] for sentence in found.health.sentences] == ["GPU 2", "GPU 5"]
-
-
-@pytest.mark.parametrize(("gpus", "off"), [(3, (1,)), (8, (0, 1, 2, 3)), (4, (3,))])
-def test_half_of_the_gpus_may_be_off(tmp_path: Path, gpus: int, off: tuple[int, ...]) -> None:
-    """Small hosts, and as many GPUs off NVLink as on it."""
-    found = imported(tmp_path, mesh(gpus, off))
-    assert [sentence.split(" of ")[0] for sentence in found.health.sentences] == [f"GPU {gpu}" for gpu in off]
-
-
-@pytest.mark.parametrize(("gpus", "given"), [(16, None), (8, 6)])
-def test_a_gpu_off_nvlink_is_named_where_links_of_single_gpus_are_not_kept(
-    tmp_path: Path, gpus: int, given: int | None
-) -> None:
-    """Nothing else stands out."""
-    found = imported(tmp_path, mesh(gpus, (2,)), **({} if given is None else {"gpus_per_node": given}))
-    assert found.health.sentences == ("NVLink does not reach GPU 2 of the host whose topology was read.",)
+@pytest.mark.parametrize("row", table(__file__, "NCCL"), ids=lambda row: row["shows"])
+def test_files_of_nccl(row: dict[str, Any]) -> None:
+    """GPUs, NVLinks and NICs of a host, for the NVLinks of each GPU."""
+    text = topology(row["gpus"], LINKS_OF_NCCL[row["links"]], sm=row["sm"])
+    node = parse_nccl_topology(text.replace(SWITCHED, "", row.get("without", 0)), "topo.xml")
+    assert json.loads(json.dumps({name: getattr(node, name) for name in row["means"]})) == row["means"]
 
 
 def test_a_topology_that_breaks_off_is_named_beside_the_question(tmp_path: Path) -> None:
@@ -244,24 +178,6 @@ def test_a_topology_that_breaks_off_is_named_beside_the_question(tmp_path: Path)
     (tmp_path / "a.log").write_text(nccl_text("sendrecv", {"n1": 1, "n2": 1}, 40.0))
     with pytest.raises(InputError, match=r"give --gpus-per-node, e\.g\. 8\. topo\.txt was not used: row GPU[0-9] must"):
         import_links(tmp_path)
-
-
-def test_a_gpu_off_nvlink_may_be_left_out(tmp_path: Path) -> None:
-    """Seven of eight GPUs have NVLink between all; six of them are not known to."""
-    rest = imported(tmp_path, mesh(8, (2,)), gpus_per_node=7).cluster
-    assert (rest.intra_node_bytes_per_s, rest.gpu_links) == (pytest.approx(18 * 20.6e9), None)
-    assert imported(tmp_path, mesh(8, (2,)), gpus_per_node=6).cluster.intra_node_bytes_per_s == 40e9
-
-
-@pytest.mark.parametrize(("measured", "slow", "fast"), [(30.0, 30e9, 18 * 20.6e9), (320.0, 40e9, 320e9)])
-def test_a_measured_rate_is_of_the_links_that_attain_it(
-    tmp_path: Path, measured: float, slow: float, fast: float
-) -> None:
-    """A ring at a rate of PCIe passed a pair without NVLink; a faster one did not."""
-    (tmp_path / "inside.txt").write_text(nccl_text("sendrecv", {"n1": 8}, measured))
-    links = imported(tmp_path, mesh(8, (2,))).cluster.gpu_links
-    assert links is not None
-    assert (links.inside[0, 0, 2], links.inside[0, 0, 1]) == pytest.approx((slow, fast), rel=1e-3)
 
 
 def test_a_faulty_host_beside_healthy_ones(tmp_path: Path) -> None:
@@ -291,9 +207,3 @@ def test_a_faulty_host_beside_healthy_ones(tmp_path: Path) -> None:
     (tmp_path / "topo-n12.txt").write_text(smi(mesh(4)))
     with pytest.raises(InputError, match="the topologies of hosts differ"):
         import_links(tmp_path, gpu="h100-80gb")
-
-
-def test_large_hosts_get_the_slowest_rate(tmp_path: Path) -> None:
-    """Links of single GPUs are kept for up to twelve GPUs a host."""
-    found = imported(tmp_path, mesh(16, (4,)))
-    assert (found.cluster.intra_node_bytes_per_s, found.cluster.gpu_links) == (40e9, None)
