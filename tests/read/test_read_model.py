@@ -1,8 +1,10 @@
 """Models: presets, Hugging Face, Megatron arguments."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -55,12 +57,6 @@ def test_every_preset_reads_and_names_its_source(name: str) -> None:
     assert "source:" in shipped_path("data", "architectures", f"{name}.yaml").read_text()
 
 
-def test_unknown_models_name_near_ones() -> None:
-    """A typing mistake costs nothing."""
-    with pytest.raises(InputError, match=r"'llama3-9b': is neither a preset nor a file. Did you mean llama-3-8b"):
-        read_model("llama3-9b")
-
-
 def test_architecture_files_name_wrong_fields(tmp_path: Path) -> None:
     """A misspelt field of our YAML."""
     path = tmp_path / "mine.yaml"
@@ -69,153 +65,37 @@ def test_architecture_files_name_wrong_fields(tmp_path: Path) -> None:
         read_architecture(path)
 
 
-LLAMA_ARGS = """
---num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 \\
-    --group-query-attention --num-query-groups 8 --swiglu --disable-bias-linear \\
-    --normalization RMSNorm --position-embedding-type rope --untie-embeddings-and-output-weights \\
-    --max-position-embeddings 8192 --vocab-size 128256 --hidden-dropout 0.0 --attention-dropout=0
-"""
+@pytest.mark.parametrize("row", table(__file__, "ARGUMENTS"), ids=lambda row: row["shows"])
+def test_megatron_arguments(row: dict[str, Any], tmp_path: Path) -> None:
+    """Arguments give the model, the launch, and the degrees of layers on GPUs beside them; a model also from a file."""
+    launch = parse_megatron_args(row["text"])
+    config = launch.parallel_config(row["layers"], row["gpus"]) if "gpus" in row else None
+    sides = {"model": launch.model, "launch": launch, "config": config}
+    if launch.model is not None:
+        (tmp_path / "train.sh").write_text(row["text"])
+        given = [tmp_path / "train.sh", *([row["text"]] if row["text"].strip().startswith("--") else [])]
+        assert all(replace(read_model(source), name=launch.model.name) == launch.model for source in given)
+    for name, expected in row["means"].items():
+        side, _, field = name.partition(".")
+        found = getattr(sides[side], field)
+        if field == "padded_vocab_size":
+            assert found(expected[0]) == expected[1]
+        else:
+            assert json.loads(json.dumps(found)) == expected, name
 
 
-def test_megatron_arguments_give_the_preset() -> None:
-    """Llama 3 8B as Megatron is told about it."""
-    model, preset = read_model(LLAMA_ARGS), read_model("llama-3-8b")
-    assert model.num_parameters == preset.num_parameters
-    assert model.num_query_groups == 8
-    assert (model.hidden_dropout, model.attention_dropout) == (0.0, 0.0)
+@pytest.mark.parametrize("row", table(__file__, "REFUSED_DEGREES"), ids=lambda row: row["error"])
+def test_refused_degrees(row: dict[str, Any]) -> None:
+    """Degrees that do not fit the layers or the GPUs are refused in the words beside them."""
+    with pytest.raises(InputError, match=row["error"]):
+        parse_megatron_args(row["text"]).parallel_config(row["layers"], row["gpus"])
 
 
-def test_megatron_defaults() -> None:
-    """Four times the width, biases, learned positions, dropout 0.1, no grouping without the flag."""
-    model = read_model("--num-layers 2 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 --vocab-size 1000")
-    assert model.ffn_hidden_size == 4096
-    assert model.kv_channels == 64
-    assert model.num_query_groups == 16
-    assert model.max_position_embeddings == 512
-    assert model.add_bias_linear
-    assert model.add_qkv_bias
-    assert model.position_embedding_type == "learned_absolute"
-    assert model.hidden_dropout == 0.1
-    assert not model.untie_embeddings_and_output_weights
-    assert model.padded_vocab_size(2) == 1024
-
-
-def test_swiglu_default_width() -> None:
-    """int(4 h * 2/3 / 64) * 64: for h = 4096, 10922.67 / 64 = 170.67, hence 170 * 64 = 10880."""
-    text = "--num-layers 2 --hidden-size 4096 --num-attention-heads 32 --seq-length 8 --padded-vocab-size 999 --swiglu"
-    model = read_model(text)
-    assert model.ffn_hidden_size == 10880
-    assert model.padded_vocab_size(1) == 999
-
-
-def test_query_groups_without_the_flag_do_nothing() -> None:
-    """As in Megatron, and a group of one with the flag alone."""
-    base = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 8 --vocab-size 9"
-    assert read_model(f"{base} --num-query-groups 2").num_query_groups == 4
-    assert read_model(f"{base} --group-query-attention").num_query_groups == 1
-
-
-def test_a_shell_script_with_everything(tmp_path: Path) -> None:
-    """Arrays, comments and foreign options are no hindrance."""
-    script = tmp_path / "train.sh"
-    script.write_text(
-        "#!/bin/bash\n# --num-layers 99 is not it\nMODEL_ARGS=(\n    --num-layers 40  # deep\n    --hidden-size 5120\n"
-        '    --num-attention-heads 40\n)\nTRAIN="--seq-length 2048 --max-position-embeddings 2048 --lr 1e-4 --bf16"\n'
-        "DATA='--vocab-size 50257 --tokenizer-type GPT2BPETokenizer'\n"
-        "torchrun --nproc_per_node 8 pretrain_gpt.py ${MODEL_ARGS[@]} $TRAIN $DATA \\\n"
-        "  --tensor-model-parallel-size 8 \\\n"
-        "  --pipeline-model-parallel-size 2 --micro-batch-size 4 --global-batch-size 64\n"
-    )
-    assert read_model(script).num_layers == 40
-    args = parse_megatron_args(script.read_text(), str(script))
-    assert args.precision == "bf16"
-    assert (args.micro_batch_size, args.global_batch_size, args.seq_length) == (4, 64, 2048)
-    config = args.parallel_config(40, 64)
-    assert (config.tensor_model_parallel_size, config.pipeline_model_parallel_size, config.data_parallel_size) == (
-        8,
-        2,
-        4,
-    )
-
-
-def test_current_degrees_only() -> None:
-    """Degrees without a model, for a comparison with today's run."""
-    args = parse_megatron_args(
-        "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2 "
-        "--sequence-parallel --use-distributed-optimizer --recompute-activations --use-tp-pp-dp-mapping"
-    )
-    assert args.model is None
-    config = args.parallel_config(32, 32)
-    assert config.layers_per_stage == (8, 8, 8, 8)
-    assert config.virtual_pipeline_model_parallel_size == 4
-    assert config.data_parallel_size == 2
-    assert config.sequence_parallel
-    assert config.use_distributed_optimizer
-    assert config.recompute_granularity == "selective"
-    assert args.rank_order == "tp-cp-ep-pp-dp"
-
-
-@pytest.mark.parametrize(
-    ("text", "layers"),
-    [
-        ("", (10, 10, 10)),
-        ("--decoder-first-pipeline-num-layers 8", (8, 11, 11)),
-        ("--decoder-last-pipeline-num-layers 6", (12, 12, 6)),
-        ("--decoder-first-pipeline-num-layers 9 --decoder-last-pipeline-num-layers 7", (9, 14, 7)),
-    ],
-)
-def test_layers_per_stage(text: str, layers: tuple[int, ...]) -> None:
-    """Thirty layers on three stages."""
-    args = parse_megatron_args(f"--pipeline-model-parallel-size 3 {text}")
-    assert args.layers_per_stage(30) == layers
-
-
-def test_embedding_and_loss_count_as_layers() -> None:
-    """(30 + 2) / 4 = 8 a stage; the first and the last have one layer less."""
-    flags = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
-    args = parse_megatron_args(f"--pipeline-model-parallel-size 4 {flags}")
-    assert args.layers_per_stage(30) == (7, 8, 8, 7)
-
-
-@pytest.mark.parametrize(
-    "chunks", ["--num-virtual-stages-per-pipeline-rank 8", "--num-layers-per-virtual-pipeline-stage 2"]
-)
-def test_embedding_and_loss_count_as_layers_of_chunks(chunks: str) -> None:
-    """Llama 3.1 405B: (126 + 2) / (8 x 8) = 2 a chunk, and 1 in the first and in the last."""
-    flags = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
-    args = parse_megatron_args(f"--pipeline-model-parallel-size 8 {chunks} {flags}")
-    found = args.parallel_config(126, 64)
-    assert found.layers_per_chunk == ((1, *(2,) * 7), *((2,) * 8,) * 6, (*(2,) * 7, 1))
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--num-virtual-stages-per-pipeline-rank 2", r"must divide the 17 layers of a stage .* got 2"),
-        ("--num-layers-per-virtual-pipeline-stage 2", r"must divide the 17 layers of a stage, got 2"),
-        ("--decoder-first-pipeline-num-layers 15", r"cannot be combined with --decoder-first-"),
-        ("--decoder-last-pipeline-num-layers 15", r"cannot be combined with --decoder-first-"),
-    ],
-)
-def test_counted_layers_that_megatron_refuses(more: str, message: str) -> None:
-    """32 layers, embedding and head are 17 on each of two stages: not two chunks, although 16 would be."""
-    flags = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
-    plain = parse_megatron_args(f"--pipeline-model-parallel-size 2 {flags}")
-    assert plain.parallel_config(32, 8).layers_per_stage == (16, 16)
-    args = parse_megatron_args(f"--pipeline-model-parallel-size 2 {flags} {more}")
-    with pytest.raises(InputError, match=message):
-        args.parallel_config(32, 8)
-
-
-def test_degrees_that_do_not_fit_the_gpus() -> None:
-    """Tensor x pipeline must divide the GPUs."""
-    args = parse_megatron_args("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 3")
-    with pytest.raises(InputError, match="= 24 must divide the 64 GPUs"):
-        args.parallel_config(30, 64)
-    with pytest.raises(
-        InputError, match=r"32 layers must be a multiple of the 3 stages .* --pipeline-model-parallel-layout"
-    ):
-        args.parallel_config(32, 48)
+@pytest.mark.parametrize(("name", "problem"), table(__file__, "NO_MODELS"))
+def test_what_names_no_model(name: str, problem: str) -> None:
+    """A typing mistake costs nothing, and nothing is downloaded."""
+    with pytest.raises(InputError, match=problem):
+        read_model(name)
 
 
 def read_back(model: ModelSpec, folder: Path) -> ModelSpec:
@@ -278,9 +158,3 @@ def test_an_id_of_the_hub_that_is_no_preset(name: str) -> None:
     with pytest.raises(InputError) as refused:
         read_model(name.partition("/")[2])
     assert "Hub" not in str(refused.value)
-
-
-def test_an_address_is_no_file() -> None:
-    """Nothing is downloaded."""
-    with pytest.raises(InputError, match="is an address, and nothing is downloaded: download the file"):
-        read_model("https://example.com/Qwen/Qwen3.6-27B/config.json")
