@@ -16,38 +16,16 @@ from pipette_opt.read.hugging_face import model_from_hugging_face
 from pipette_opt.read.model import read_model
 from pipette_opt.specs import ModelSpec, SparseAttention
 
+GRANITE_H_SMALL: dict[str, Any] = table(__file__, "GRANITE_H_SMALL")
+DELTA_NETS: dict[str, Any] = table(__file__, "DELTA_NETS")
+"""What Qwen3.5's text parts share."""
+
+BASES = {"granite": GRANITE_H_SMALL, "delta nets": DELTA_NETS, "llama": LLAMA_3_8B, "qwen2": QWEN2_7B, "none": {}}
 SIZES: dict[str, dict[str, int]] = table(__file__, "SIZES")
 VOCABULARY = table(__file__, "VOCABULARY")
 PUBLISHED = table(__file__, "PUBLISHED")
 """Parameters as the models' pages say them: OLMo 2 7B, OLMoE, Qwen1.5-MoE-A2.7B, ERNIE-4.5-21B-A3B, GLM-4-9B-0414,
 dots.llm1, GLM-4.7-Flash without multi-token prediction."""
-
-GRANITE_H_SMALL: dict[str, Any] = {
-    "model_type": "granitemoehybrid",
-    "attention_multiplier": 0.0078125,
-    "embedding_multiplier": 12,
-    "hidden_size": 4096,
-    "intermediate_size": 768,
-    "layer_types": [("attention" if layer % 10 == 5 else "mamba") for layer in range(40)],
-    "logits_scaling": 16,
-    "mamba_d_head": 64,
-    "mamba_d_state": 128,
-    "mamba_n_groups": 1,
-    "mamba_n_heads": 128,
-    "max_position_embeddings": 131072,
-    "num_attention_heads": 32,
-    "num_experts_per_tok": 10,
-    "num_hidden_layers": 40,
-    "num_key_value_heads": 8,
-    "num_local_experts": 72,
-    "position_embedding_type": "nope",
-    "residual_multiplier": 0.22,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000,
-    "shared_intermediate_size": 1536,
-    "tie_word_embeddings": True,
-    "vocab_size": 100352,
-}
 
 
 def read(config: dict[str, Any]) -> ModelSpec:
@@ -62,26 +40,36 @@ def test_families_have_the_published_parameters(family: str) -> None:
     assert read(config).num_parameters == pytest.approx(PUBLISHED[family], rel=0.005)
 
 
-def test_granite_hybrids() -> None:
-    """Granite 4.0 H Small: 32.2 billion parameters, 9.1 active; a layer is two letters, factors are kept."""
-    model = read(GRANITE_H_SMALL)
-    assert model.num_parameters == pytest.approx(32.2e9, rel=0.005)
-    assert (model.num_layers, model.num_moe_layers, model.has_rotary_positions) == (80, 40, False)
-    assert model.hybrid_layer_pattern is not None
-    assert model.hybrid_layer_pattern.count("*E") == 4
-    assert dict(model.multipliers or ())["logits_scaling"] == "16"
+def config_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Config of a row: a base with changed keys, or that as the text part of a larger model."""
+    config = BASES[row["base"]] | row["changes"]
+    return {"text_config": config, **row["around"]} if "around" in row else config
 
 
-def test_granite_without_experts() -> None:
-    """``num_local_experts`` 0 is a dense MLP of the shared width, however wide experts would be."""
-    dense = GRANITE_H_SMALL | {"num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 8192}
-    assert read(dense).num_experts is None
-    plain = read(dense | {"layer_types": ["attention"] * 40, "position_embedding_type": "rope"})
-    assert (plain.num_layers, plain.ffn_hidden_size, plain.hybrid_layer_pattern) == (40, 8192, None)
-    with pytest.raises(InputError, match=r"layer_types: .* it must be 40 times attention or mamba"):
-        read(dense | {"layer_types": ["full_attention"] * 40})
-    with pytest.raises(InputError, match="num_experts_per_tok: 10 is not supported; with num_local_experts 0"):
-        read(dense | {"num_experts_per_tok": 10})
+@pytest.mark.parametrize("row", table(__file__, "READ"), ids=lambda row: row["shows"])
+def test_configs(row: dict[str, Any]) -> None:
+    """Each config has the billions of parameters beside it, without multi-token prediction, and these fields."""
+    model = read(config_of(row))
+    if "billions" in row:
+        assert (model.num_parameters - model.num_mtp_parameters) / 1e9 == pytest.approx(row["billions"], rel=row["rel"])
+    for name, expected in row["means"].items():
+        found = getattr(model, name)
+        assert (dict(found) if name == "multipliers" else found) == expected, name
+
+
+@pytest.mark.parametrize("row", table(__file__, "REFUSED"), ids=lambda row: row["error"])
+def test_refused_configs(row: dict[str, Any]) -> None:
+    """Each config is refused in the words beside it."""
+    with pytest.raises(InputError, match=row["error"]):
+        read(config_of(row))
+
+
+@pytest.mark.parametrize("row", table(__file__, "SAME"), ids=lambda row: row["shows"])
+def test_keys_that_change_nothing(caplog: pytest.LogCaptureFixture, row: dict[str, Any]) -> None:
+    """They refuse no file; those that nobody knows are named, stored formats and kernels are not."""
+    with caplog.at_level(logging.WARNING):
+        assert read(config_of(row)) == read(BASES[row["base"]])
+    assert (row["logged"] in caplog.text) if row["logged"] else not caplog.text
 
 
 def test_norms_after_branches_only() -> None:
@@ -121,68 +109,6 @@ def test_text_parts(caplog: pytest.LogCaptureFixture) -> None:
     assert "only the text part, text_config, is read; left out: vision_config" in caplog.text
 
 
-DELTA_NETS: dict[str, Any] = {
-    "attn_output_gate": True,
-    "full_attention_interval": 4,
-    "head_dim": 256,
-    "linear_num_key_heads": 16,
-    "mamba_ssm_dtype": "float32",
-    "max_position_embeddings": 262144,
-    "mtp_num_hidden_layers": 1,
-    "mtp_use_dedicated_embeddings": False,
-    "rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 10000000, "rope_type": "default"},
-    "vocab_size": 248320,
-}
-"""What Qwen3.5's text parts share."""
-
-
-def test_qwen_3_5() -> None:
-    """26.9 and 34.7 billion parameters of Qwen3.5 27B and 35B-A3B, their depth of prediction apart."""
-    dense = {"hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 64, "num_attention_heads": 24}
-    dense |= {"model_type": "qwen3_5_text", "num_key_value_heads": 4, "linear_num_value_heads": 48}
-    experts = {"hidden_size": 2048, "num_hidden_layers": 40, "num_attention_heads": 16, "num_key_value_heads": 2}
-    experts |= {"model_type": "qwen3_5_moe_text", "linear_num_value_heads": 32, "num_experts": 256}
-    for text, billions in ((dense, 26.9), (experts, 34.7)):
-        model = read({"model_type": "qwen3_5", "text_config": DELTA_NETS | text})
-        assert (model.num_parameters - model.num_mtp_parameters) / 1e9 == pytest.approx(billions, rel=0.002)
-        assert (model.mtp_num_layers, model.linear_attention_freq) == (1, 4)
-    with pytest.raises(InputError, match="attn_output_gate: False is not supported"):
-        read(DELTA_NETS | dense | {"attn_output_gate": False})
-
-
-def test_gemma_as_it_is_published() -> None:
-    """The text part of Gemma 3 4B leaves out what the family's class has as defaults; 3.88 billion parameters."""
-    text = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
-    model = read({"model_type": "gemma3", "text_config": text | {"sliding_window": 1024}, "vision_config": {}})
-    assert (model.num_attention_heads, model.num_query_groups, model.vocab_size) == (8, 4, 262208)
-    assert model.num_parameters == pytest.approx(3.88e9, rel=0.002)
-
-
-def test_images_beside_the_text(caplog: pytest.LogCaptureFixture) -> None:
-    """Qwen2.5-VL has keys of the text at the top, and positions of images that text does not have."""
-    of_images = {"model_type": "qwen2_5_vl", "vision_config": {"depth": 32}, "image_token_id": 151655}
-    found = read(QWEN2_7B | of_images | {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}})
-    assert found == read(QWEN2_7B)
-    assert "not used: vision_config ({'depth': 32}), image_token_id (151655)" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("resid_pdrop", 0.1),
-        ("unsloth_version", "2025.1"),
-        ("router_dtype", "float32"),
-        ("use_lm_head_gate", False),
-        ("eos_token_ids", [1, 2]),
-    ],
-)
-def test_keys_that_change_nothing_are_named(caplog: pytest.LogCaptureFixture, key: str, value: object) -> None:
-    """They refuse no file."""
-    with caplog.at_level(logging.WARNING):
-        assert read(LLAMA_3_8B | {key: value}) == read(LLAMA_3_8B)
-    assert f"not used: {key} (" in caplog.text
-
-
 @pytest.mark.parametrize("family", [*SIZES, "granitemoehybrid", "qwen3_next"])
 def test_odd_values_are_taken_or_refused(family: str) -> None:
     """Whatever the value of a list or an object, the only exception is the one for wrong input."""
@@ -195,27 +121,10 @@ def test_odd_values_are_taken_or_refused(family: str) -> None:
                 read(config | {key: value})
 
 
-@pytest.mark.parametrize("config", [{"quantization_config": {"quant_method": "fp8"}}, {"use_grouped_mm": True}])
-def test_stored_formats_and_kernels_say_nothing(caplog: pytest.LogCaptureFixture, config: dict[str, Any]) -> None:
-    """Without a warning, as they are known."""
-    assert read(LLAMA_3_8B | config) == read(LLAMA_3_8B)
-    assert not caplog.text
-
-
 CONFIGS = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].parent / "shared")) / "cases" / "configs"
 needs_configs = pytest.mark.skipif(not CONFIGS.is_dir(), reason="the published configs are not here")
 
-SHARED = {
-    "GLM-4.7": 352.8,
-    "INTELLECT-3": 106.9,
-    "MiniMax-M2.7-BF16": 228.7,
-    "Seed-OSS-36B": 36.15,
-    "Olmo-3-7B": 7.30,
-    "Ling-mini-2.0": 16.3,
-    "Granite-4.0-micro-dense": 3.4,
-    "v5-glm4moe-tiny": 0.543,
-    "llama-pruna": 8.25,
-}
+SHARED: dict[str, float] = table(__file__, "SHARED")
 """Billions of parameters without multi-token prediction."""
 
 
@@ -238,37 +147,7 @@ def test_sparse_attention_of_glm_5() -> None:
 
 
 @needs_configs
-@pytest.mark.parametrize(
-    ("folder", "preset"),
-    [
-        ("GLM-4.7", "glm-4.7"),
-        ("MiniMax-M2.7-BF16", "minimax-m2.7"),
-        ("Seed-OSS-36B", "seed-oss-36b"),
-        ("Olmo-3-7B", "olmo-3-7b"),
-        ("Ling-mini-2.0", "ling-mini-2.0"),
-        ("Granite-4.0-micro-dense", "granite-4.0-micro"),
-    ],
-)
+@pytest.mark.parametrize(("folder", "preset"), table(__file__, "PRESETS"))
 def test_presets_are_what_published_configs_say(folder: str, preset: str) -> None:
     """To the last field."""
     assert replace(read_model(CONFIGS / folder), name=preset) == read_model(preset)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["LlamaForSequenceClassification", "LlamaForTokenClassification", "LlamaForQuestionAnswering", "LlamaRewardModel"],
-)
-def test_heads_that_are_no_language_models_are_refused(name: str) -> None:
-    """Megatron-LM's model has an output layer of the vocabulary."""
-    with pytest.raises(
-        InputError, match=rf"architectures: \['{name}'\] is not supported; its head is not a language model"
-    ):
-        read(LLAMA_3_8B | {"architectures": [name]})
-
-
-@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel", "LlamaForConditionalGeneration", "LlamaModel"])
-def test_other_heads_are_those_of_language_models(caplog: pytest.LogCaptureFixture, name: str) -> None:
-    """A class without a head is named."""
-    with caplog.at_level(logging.WARNING):
-        assert read(LLAMA_3_8B | {"architectures": [name]}) == read(LLAMA_3_8B)
-    assert ("LlamaModel names no head" in caplog.text) == (name == "LlamaModel")
