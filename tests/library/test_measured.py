@@ -3,12 +3,15 @@
 import json
 import re
 from dataclasses import asdict, replace
+from math import exp
 from math import log as log_of
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from factories import A100_80, TINY, make_cluster, make_config, make_job, make_plan, small_instance
+from tables import table
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.risk import SMALLEST_RISK
@@ -91,17 +94,6 @@ def test_stack_files_and_plans_keep_the_runs(job: Instance, script: str, tmp_pat
     assert with_measured(given, None) is given
 
 
-def test_a_table_of_runs_is_as_many_anchors(job: Instance, tmp_path: Path) -> None:
-    """Each row with a time is a run; rows out of memory are none."""
-    head = "gpu,gpus_per_node,num_gpus,num_layers,hidden,heads,vocab,seq_len,gbs,mbs,tp,pp,dp,iter_time_s,oom"
-    row = "a100-80gb,8,16,24,2048,16,51200,2048,64,{},2,2,4,{},{}"
-    (tmp_path / "runs.csv").write_text(
-        "\n".join([head, row.format(1, 9.0, "false"), row.format(2, 8.0, "false"), row.format(16, "", "true")])
-    )
-    known = with_anchors(job, [str(tmp_path / "runs.csv")])
-    assert [anchor.run.rpartition("row ")[2] for anchor in known.stack.anchors] == ["0: 9.00 s", "1: 8.00 s"]
-
-
 LOG = """\
 ------------------------ arguments ------------------------
   tensor_model_parallel_size ...................... {tp}
@@ -113,27 +105,80 @@ LOG = """\
 )
 
 
-def test_a_launch_and_its_log(job: Instance, script: str, tmp_path: Path) -> None:
-    """``LAUNCH=LOG`` and a launch beside its only log are the time in the log."""
-    time_s = simulated_s(job)
-    log, other = tmp_path / "run.log", tmp_path / "slurm-4.out"
-    log.write_text(LOG.format(tp=2, ms=1100 * time_s))
-    other.write_text(LOG.format(tp=4, ms=900 * time_s))
-    for word in (f"{script}={log}", script):
-        found = with_anchors(job, [word]).stack.anchors[0]
-        assert found.log_ratio == pytest.approx(log_of(1.1), abs=1e-3)
-    with pytest.raises(InputError, match=r"slurm-4\.out is of another layout: tensor_model_parallel_size 4"):
-        with_anchors(job, [f"{script}={other}"])
-    other.write_text(log.read_text())
-    with pytest.raises(InputError, match="has several logs"):
-        with_anchors(job, [script])
-    other.unlink()
-    log.write_text("out of luck\n")
-    with pytest.raises(InputError, match=r"has no result in .*run\.log: run\.log reports no iteration"):
-        with_anchors(job, [script])
-    log.unlink()
-    with pytest.raises(InputError, match=r"has no figure, and no log is beside it; give .*=98\.2s"):
-        with_anchors(job, [script])
+TORCHRUN = "torchrun --nnodes {hosts} --nproc_per_node 8 pretrain_gpt.py " + LAUNCH
+ON_HALF = make_config(tp=2, pp=2, dp=2, num_layers=TINY.num_layers, use_distributed_optimizer=True)
+
+
+def on_half_s(job: Instance) -> float:
+    """Time of a run on one of the two hosts that is as long as simulated."""
+    return estimate(job, ON_HALF, identity_placement(ON_HALF, 8, np.arange(1), "tp-cp-ep-dp-pp")).iteration_time_s
+
+
+def is_on_half(job: Instance, known: Instance) -> bool:
+    """Whether the only measured run was predicted on one of the two hosts, with a time of one second."""
+    return known.stack.anchors[0].log_ratio == pytest.approx(log_of(1.0 / on_half_s(job)), abs=1e-4)
+
+
+def filled(text: str, folder: Path, job: Instance) -> str:
+    """
+    Return a text of a row with its signs replaced.
+
+    ``{LAUNCH}`` is that of the job; ``{2x}`` is twice its simulated time in seconds, ``{2h}`` that on one host;
+    ``{log 4 2}`` is a log with tensor parallelism of 4 and twice the simulated time.
+    """
+    text = text.replace("{folder}", str(folder)).replace("{LAUNCH}", LAUNCH)
+    text = re.sub(
+        r"{log (\d) ([0-9.]+)}", lambda m: LOG.format(tp=m[1], ms=1000 * float(m[2]) * simulated_s(job)), text
+    )
+    text = re.sub(r"{([0-9.]+)x}", lambda m: f"{float(m[1]) * simulated_s(job):.6f}", text)
+    return re.sub(r"{([0-9.]+)h}", lambda m: f"{float(m[1]) * on_half_s(job):.6f}", text)
+
+
+def measured(row: dict[str, Any], job: Instance, folder: Path) -> Instance:
+    """Write the files of a row beside the launch of the job; return the job with the runs of the row's words."""
+    for name, text in {"train.args": "{LAUNCH}", **row.get("files", {})}.items():
+        (folder / name).write_text(filled(text, folder, job))
+    given = job
+    if "memory_gib" in row:
+        given = make_job(make_cluster(2, kinds=(replace(A100_80, memory_bytes=int(row["memory_gib"] * GIB)),)), TINY)
+    if "precision" in row:
+        given = replace(job, training=replace(job.training, precision=row["precision"]))
+    for words in row.get("before", ()):
+        given = with_anchors(given, [filled(word, folder, job) for word in words])
+    return with_anchors(given, [filled(word, folder, job) for word in row["words"]])
+
+
+@pytest.mark.parametrize("row", table(__file__, "MEASURED"), ids=lambda row: row["shows"])
+def test_measured_runs(job: Instance, tmp_path: Path, caplog: pytest.LogCaptureFixture, row: dict[str, Any]) -> None:
+    """
+    Words of ``--measured`` are the runs beside them.
+
+    ``ratios`` has measured over predicted time of each timed run, or its bounds; ``names`` are patterns; ``memory`` has
+    what runs say about memory; ``warned`` has parts of each warning; ``same_as`` other words that mean it.
+    """
+    stack = measured(row, job, tmp_path).stack
+    ratios = [exp(anchor.log_ratio) for anchor in stack.anchors]
+    for ratio, expected in zip(ratios, row.get("ratios", ratios), strict=True):
+        assert (
+            expected[0] < ratio < expected[1] if isinstance(expected, list) else ratio == pytest.approx(expected, 1e-3)
+        )
+    names = [anchor.run for anchor in stack.anchors]
+    assert all(re.search(name, run) for name, run in zip(row.get("names", ()), names, strict="names" in row))
+    if "memory" in row:
+        assert [run.run.partition("train.args: ")[2] for run in stack.memory_runs] == row["memory"]
+    assert re.search(row.get("shown", ""), measured_words(asdict(stack)))
+    assert len(caplog.messages) == len(row.get("warned", ()))
+    for message, parts in zip(caplog.messages, row.get("warned", ()), strict=True):
+        assert all(part in message for part in parts)
+    if "same_as" in row:
+        assert measured({**row, "words": row["same_as"], "before": []}, job, tmp_path).stack == stack
+
+
+@pytest.mark.parametrize("row", table(__file__, "REFUSED"), ids=lambda row: row["error"])
+def test_wrong_runs(job: Instance, tmp_path: Path, row: dict[str, Any]) -> None:
+    """Impossible times and peaks, other units, no figure, no known file, contradictions: one line each."""
+    with pytest.raises(InputError, match=row["error"]):
+        measured(row, job, tmp_path)
 
 
 @pytest.mark.parametrize("target", ["slurm", "torchrun", "mpi"])
@@ -188,70 +233,6 @@ def test_an_exported_script_without_its_arguments(tmp_path: Path) -> None:
         with_anchors(small_instance(), [f"{tmp_path}/launch/job.sbatch=4s"])
 
 
-REFUSED = [
-    (["{launch}=1ms"], "is impossible"),
-    (["{launch}={long}s"], "times the predicted"),
-    *((["{launch}=" + figure], "must end in a time") for figure in ("fast", "1e400s", "0s", "-3s", "nan")),
-    (["{launch}=gone.log"], r"gone\.log: is to be the log of .*, but does not exist"),
-    (["{launch}=8.5"], r"without a unit, .*; give .*train\.args=8\.5s"),
-    (["train.txt.gz"], "must be LAUNCH=98.2s"),
-    (["=4s"], r"no launch before the figure; give it as train\.sh=4s"),
-    ([""], "is empty"),  # no folder of logs
-    (["{launch}=oom", "{launch}={time}s"], "ran out of memory, but .* took"),
-    (["{launch}=4GiB", "{launch}=OOM"], "ran out of memory, but .* has a peak of 4 GiB"),
-    (["{launch}=4GiB", "{launch}=8GiB"], "differ by a factor of 2;"),
-    (["{launch}=0.01GiB"], "less than a 10th of the predicted"),
-    (["{launch}=300GiB"], "more than the"),
-    (["{launch}=4GiB:total"], ":reserved, :allocated or :nvidia-smi"),
-]
-
-
-@pytest.mark.parametrize(("words", "problem"), REFUSED)
-def test_wrong_figures(job: Instance, script: str, words: list[str], problem: str) -> None:
-    """Impossible times and peaks, other units, no figure, no known file, outcomes that contradict: one line each."""
-    time_s = simulated_s(job)
-    with pytest.raises(InputError, match=problem):
-        with_anchors(job, [word.format(launch=script, time=time_s, long=1000 * time_s) for word in words])
-
-
-def test_runs_that_contradict_each_other(job: Instance, script: str) -> None:
-    """Two times of one configuration 1.5 apart are refused, with the factor; 5 % apart they are repetitions."""
-    time_s = simulated_s(job)
-    with pytest.raises(InputError, match=r"differ by a factor of 1\.5"):
-        with_anchors(job, [f"{script}={time_s}s", f"{script}={1.5 * time_s}s"])
-    assert len(with_anchors(job, [f"{script}={time_s}s", f"{script}={1.05 * time_s}s"]).stack.anchors) == 2
-
-
-def test_a_run_that_all_others_contradict(
-    job: Instance, tmp_path: Path, script: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One run seven times as long as five of its likes say is used, with a warning that names it."""
-    words = []
-    for mbs in (1, 2, 4, 8):
-        path = tmp_path / f"mbs{mbs}.args"
-        path.write_text(LAUNCH.replace("--micro-batch-size 1", f"--micro-batch-size {mbs}"))
-        words.append(f"{path}={simulated_s(job)}s")
-    assert len(with_anchors(job, words).stack.anchors) == len(words)
-    assert not caplog.records
-    with_anchors(job, [*words[1:], f"{script}={7 * simulated_s(job)}s"])
-    assert "train.args" in caplog.text
-
-
-def test_a_log_without_a_step_is_refused(job: Instance, tmp_path: Path) -> None:
-    """The message names the log."""
-    log = tmp_path / "run.log"
-    log.write_text("nothing here\n")
-    with pytest.raises(InputError, match=r"run\.log"):
-        with_anchors(job, [str(log)])
-
-
-def test_other_training_stays_refused(job: Instance, script: str) -> None:
-    """A launch in another precision is no run of this job."""
-    fp16 = replace(job, training=replace(job.training, precision="fp16"))
-    with pytest.raises(InputError, match="bf16"):
-        with_anchors(fp16, [f"{script}=10s"])
-
-
 @pytest.mark.parametrize(
     ("memory_gib", "figure", "way"),
     [(2.6, "oom", 1), (80.0, "0.5GiB", -1), (80.0, "2GiB", 1), (80.0, "4GiB:nvidia-smi", 1)],
@@ -264,20 +245,6 @@ def test_measured_memory_moves_predicted_memory(script: str, memory_gib: float, 
     memories = [stage_memory(given, CONFIG, placed(), load_predictor(0.01, given), 0.01) for given in (job, known)]
     before, after = (max(stage.predicted_bytes for stage in memory) for memory in memories)
     assert way * (after - before) > 0
-
-
-@pytest.mark.parametrize(
-    ("memory_gib", "figure", "question"),
-    [(80.0, "oom", "Was it the host's memory"), (0.3, "0.29GiB", "Does the launch have all options of the run")],
-)
-def test_an_outcome_that_predictions_rule_out_is_warned_of(
-    script: str, caplog: pytest.LogCaptureFixture, memory_gib: float, figure: str, question: str
-) -> None:
-    """A failure far below the memory of the GPU, and a run on a GPU with far too little."""
-    small = replace(A100_80, memory_bytes=int(memory_gib * GIB))
-    with_anchors(make_job(make_cluster(2, kinds=(small,)), TINY), [f"{script}={figure}"])
-    assert question in caplog.text
-    assert "but the predicted need is" in caplog.text
 
 
 @pytest.mark.parametrize("figure", ["2s", "1.5GiB"])
@@ -350,34 +317,6 @@ def test_a_time_moves_the_need_of_other_configurations(script: str, caplog: pyte
     assert not caplog.text
 
 
-def test_many_times_that_predictions_rule_out_are_one_warning(
-    job: Instance, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Several launches that ran on GPUs with far too little memory are warned of once."""
-    scripts = [tmp_path / f"train{tp}.args" for tp in (1, 2, 4)]
-    for tp, path in zip((1, 2, 4), scripts, strict=True):
-        path.write_text(LAUNCH.replace("size 2", f"size {tp}", 1))
-    tiny = make_job(make_cluster(2, kinds=(replace(A100_80, memory_bytes=int(0.8 * GIB)),)), TINY)
-    with_anchors(tiny, [f"{path}={simulated_s(job)}s" for path in scripts])
-    assert len(caplog.messages) == 1
-    assert "fitted, but the predicted need is" in caplog.text
-    assert "(as 2 other runs). Does the launch have all options of the run?" in caplog.text
-
-
-def test_memory_of_a_run_counts_once_and_is_shown(script: str) -> None:
-    """Given twice, or again for a plan that starts from it, a peak moves the constants once; the screen names it."""
-    job = make_job(make_cluster(2), TINY)
-    known = with_anchors(job, [f"{script}=4GiB"])
-    assert with_anchors(known, [f"{script}=4GiB"]).stack == known.stack
-    assert with_anchors(job, [f"{script}=4GiB", f"{script}=4.0GiB"]).stack == known.stack
-    assert measured_words(asdict(known.stack)).endswith("train.args: 4 GiB")
-    failed = with_anchors(job, [f"{script}=oom"])
-    assert [run.run.split(": ")[1] for run in failed.stack.memory_runs] == ["out of memory"]
-    timed = with_anchors(job, [f"{script}={simulated_s(job)}s"])
-    assert [run.run.split(": ")[1] for run in timed.stack.memory_runs] == ["fits"]
-    assert "fits" not in measured_words(asdict(timed.stack))
-
-
 def test_a_peak_narrows_what_is_unknown_about_the_stack(script: str, tmp_path: Path) -> None:
     """Of another configuration by a third at least; its own part stays. A file keeps what the run told."""
     job = make_job(make_cluster(2, kinds=(replace(A100_80, memory_bytes=int(5 * GIB)),)), TINY, stack=DEFAULT_STACK)
@@ -399,35 +338,6 @@ def test_kinds_of_peaks(job: Instance, script: str) -> None:
     kinds = (":allocated", "", ":nvidia-smi")
     found = {tuple(with_anchors(job, [f"{script}=30GiB{kind}"]).stack.memory.vector()) for kind in kinds}
     assert len(found) == 3
-
-
-TORCHRUN = "torchrun --nnodes {hosts} --nproc_per_node 8 pretrain_gpt.py " + LAUNCH
-SRUN = "#!/bin/bash\n#SBATCH --nodes={hosts}\nsrun python pretrain_gpt.py " + LAUNCH
-SHAPE = " --num-layers {layers} --hidden-size 2048 --num-attention-heads 16 --ffn-hidden-size 8192 --seq-length 2048"
-
-
-@pytest.mark.parametrize("text", [TORCHRUN, SRUN])
-def test_a_script_says_its_number_of_gpus(job: Instance, tmp_path: Path, text: str) -> None:
-    """A launch on one of the job's two hosts is predicted there, not on both; three hosts are refused."""
-    path = tmp_path / "half.sh"
-    path.write_text(text.format(hosts=1))
-    on_half = make_config(tp=2, pp=2, dp=2, num_layers=TINY.num_layers, use_distributed_optimizer=True)
-    half_s = estimate(job, on_half, identity_placement(on_half, 8, np.arange(1), "tp-cp-ep-dp-pp")).iteration_time_s
-    known = with_anchors(job, [f"{path}={half_s:.6f}s"])
-    assert known.stack.anchors[0].log_ratio == pytest.approx(0, abs=1e-4)
-    path.write_text(text.format(hosts=3))
-    with pytest.raises(InputError, match="starts 24 GPUs, but the job's hosts have 16"):
-        with_anchors(job, [f"{path}=9s"])
-
-
-ON_HALF = make_config(tp=2, pp=2, dp=2, num_layers=TINY.num_layers, use_distributed_optimizer=True)
-
-
-def is_on_half(job: Instance, known: Instance) -> bool:
-    """Whether the only measured run was predicted on one of the two hosts, with a time of one second."""
-    placement = identity_placement(ON_HALF, 8, np.arange(1), "tp-cp-ep-dp-pp")
-    ratio = 1.0 / estimate(job, ON_HALF, placement).iteration_time_s
-    return known.stack.anchors[0].log_ratio == pytest.approx(log_of(ratio), abs=1e-4)
 
 
 def test_a_captured_launch_is_a_measured_run(job: Instance, tmp_path: Path) -> None:
@@ -457,25 +367,6 @@ def test_variables_without_a_measured_run() -> None:
         variables_of_runs(["TP=8"], ())
 
 
-def test_a_launch_of_another_model(job: Instance, tmp_path: Path) -> None:
-    """A script with a whole model is predicted as that model; a part that contradicts the job's model is refused."""
-    path = tmp_path / "deep.sh"
-    path.write_text(LAUNCH + SHAPE.format(layers=2 * TINY.num_layers) + " --vocab-size 51200")
-    time_s = 8 * simulated_s(job)
-    assert with_anchors(job, [f"{path}={time_s}s"]).stack.anchors[0].log_ratio < log_of(6)
-    path.write_text(LAUNCH + SHAPE.format(layers=2 * TINY.num_layers))
-    with pytest.raises(InputError, match=f"--num-layers .* differs from the job's {TINY.num_layers}"):
-        with_anchors(job, [f"{path}={time_s}s"])
-
-
-def test_a_run_given_twice_counts_once(job: Instance, script: str) -> None:
-    """Neither a repeated word nor a run that the plan already starts from narrows the band further."""
-    word = f"{script}={simulated_s(job):.6f}s"
-    known = with_anchors(job, [word, word])
-    assert len(known.stack.anchors) == 1
-    assert with_anchors(known, [word]).stack.anchors == known.stack.anchors
-
-
 def test_a_run_under_two_paths_counts_once(job: Instance, script: str, caplog: pytest.LogCaptureFixture) -> None:
     """A link and another spelling of the path are the same run, and a line says so; another time is another run."""
     time_s, link = simulated_s(job), Path(script).with_name("link.args")
@@ -486,13 +377,6 @@ def test_a_run_under_two_paths_counts_once(job: Instance, script: str, caplog: p
     assert caplog.text.count("counts once: it is the run of") == 2
     again = with_anchors(job, [f"{script}={time_s:.4f}s", f"{link}={1.1 * time_s:.4f}s"])
     assert len(again.stack.anchors) == 2
-
-
-def test_a_launch_with_its_log_is_the_run_of_the_log(job: Instance, script: str, tmp_path: Path) -> None:
-    """A log given beside a launch with this log is no second run."""
-    log = tmp_path / "run.log"
-    log.write_text(LOG.format(tp=2, ms=1000 * simulated_s(job)))
-    assert len(with_anchors(job, [f"{script}={log}", f"{script}={log.parent / '.' / log.name}"]).stack.anchors) == 1
 
 
 def test_a_measured_configuration_is_searched(job: Instance, tmp_path: Path) -> None:
