@@ -6,11 +6,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from factories import make_plan
+from tables import table
 
 from pipette_opt.baselines.compare import METHODS
 from pipette_opt.baselines.megatron import identity_order
@@ -128,24 +130,6 @@ def test_solve_as_json(run: Run) -> None:
     assert all(0 < one["saved_share"] < 1 for one in document.pop("would_pay"))
     assert document.pop("verdict").startswith("Fits")
     assert document == json.loads(Path("plan.json").read_text())
-
-
-def test_verify_finds_what_was_changed(run: Run, solved: Path) -> None:
-    """Two ranks on one GPU: refused, with the rule named."""
-    plan = json.loads(solved.read_text())
-    plan["placement"][1]["local_rank"] = plan["placement"][0]["local_rank"]
-    Path("bad.json").write_text(json.dumps(plan))
-    code, _, err = run("verify", "bad.json")
-    assert code == 2
-    assert "GPU" in err
-
-
-def test_verify_wants_the_same_cluster_file(run: Run, solved: Path) -> None:
-    """Another cluster file is refused by its hash."""
-    Path("other.yaml").write_text("name: other\n")
-    code, _, err = run("verify", str(solved), "--cluster", "other.yaml")
-    assert code == 2
-    assert "is not the file that" in err
 
 
 def test_estimate_of_a_plan_is_the_plans(run: Run, solved: Path) -> None:
@@ -289,58 +273,18 @@ def test_import_model_from_arguments(run: Run) -> None:
     assert [code for code, _, _ in found] == [0, 0, 0, 0]
     assert len({out for _, out, _ in found}) == 1
     assert Path("m.yaml").is_file()
-    code, _, err = run("import", "model", "llama-3-8b", "llama-3-70b")
-    assert code == 2
-    assert "takes a single model, or Megatron arguments that start with --" in err
 
 
-JOB = ("--example", "lab-2x8")
-
-
-def test_places_are_checked_before_the_work(run: Run) -> None:
-    """A search of minutes does not end with a plan that cannot be written."""
-    _, _, err = run("solve", *JOB, "-o", "no/such/folder/plan.json")
-    assert "enumerating" not in err
-
-
-def test_export_over_a_file_is_refused(run: Run, solved: Path) -> None:
-    """A folder is wanted where a file is."""
-    code, _, err = run("export", str(solved), "-o", str(solved))
-    assert code == 2
-    assert "plan.json" in err
-
-
-LINKS = "inter_node: {bandwidth_gb_per_s: 20}"
-BAD_CLUSTERS = [
-    (
-        f"nodes: [{{hosts: a, gpu: v100-32gb, gpus_per_node: 8}}]\nintra_node: {{bandwidth_gb_per_s: 100}}\n{LINKS}",
-        "bf16",
-    ),
-    (
-        f"nodes: [{{hosts: a, gpu: h100-80gb, gpus_per_node: 8}}]\nintra_node: {{bandwidth_gb_per_s: 1.0e-9}}\n{LINKS}",
-        "intra_node",
-    ),
-    (
-        "nodes: [{hosts: 'a[1-2]', gpu: h100-80gb, gpus_per_node: 8}]\nintra_node: {bandwidth_gb_per_s: 100}\n"
-        "inter_node: {bandwidth_gb_per_s: 1.0e-9}",
-        "inter_node",
-    ),
-]
-
-
-@pytest.mark.parametrize(("text", "named"), BAD_CLUSTERS, ids=["precision", "inside", "between"])
-def test_clusters_that_cannot_work(run: Run, text: str, named: str) -> None:
-    """A precision that the GPU lacks, and links of bytes per second."""
-    Path("c.yaml").write_text(text)
-    job = ("--cluster", "c.yaml", "--model", "llama-3.2-1b", "--global-batch-size", "16", "--seq-length", "2048")
-    code, _, err = run("solve", *job)
-    assert code == 2
-    assert named in err
-
-
-def test_no_plan_says_why(run: Run) -> None:
-    """Exit code 3, how many candidates each rule rules out, and the nearest miss for memory."""
-    code, _, err = run("solve", *QUICK, "--model", "llama-3-70b", "--num-gpus", "8", "--mbs", "1")
-    assert code == 3
-    assert "rules out" in err
-    assert "needs" in err
+@pytest.mark.parametrize("row", table(__file__, "REFUSED"), ids=lambda row: row["shows"])
+def test_refused_commands(run: Run, solved: Path, row: dict[str, Any]) -> None:
+    """Each command has the exit code and the parts of its error beside it, and lacks others."""
+    two_on_one = json.loads(solved.read_text())
+    two_on_one["placement"][1]["local_rank"] = two_on_one["placement"][0]["local_rank"]
+    signs = {"{plan}": str(solved), "{plan with two ranks on a GPU}": json.dumps(two_on_one)}
+    for name, text in row.get("files", {}).items():
+        Path(name).write_text(signs.get(text, text))
+    words = [part for word in row["words"] for part in (QUICK if word == "{quick}" else [signs.get(word, word)])]
+    code, _, err = run(*words)
+    assert code == row["code"]
+    assert [part for part in row["err"] if part not in err] == []
+    assert [part for part in row.get("lacks", ()) if part in err] == []
