@@ -61,7 +61,6 @@ MEANINGS: dict[str, Callable[[str], Any]] = {
     "left out": left_out,
     "large": lambda text: [entry.effect for entry in parse_megatron_args(text).not_modelled if entry.is_large],
     "in part": lambda text: [entry.in_part for entry in parse_megatron_args(text).not_modelled],
-    "places": lambda text: places_of(text, "here"),
 }
 """Sides of a launch that a row may name; a field of one follows behind a dot."""
 
