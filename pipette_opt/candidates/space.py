@@ -191,9 +191,9 @@ class SearchSpace(SpaceOptions):
         if self.overlap_param_gather and self.overlap_grad_reduce is False:
             raise InputError("--overlap-param-gather", "needs --overlap-grad-reduce.")
         if self.ddp_bucket_size is not None:
-            _check_count("--ddp-bucket-size", self.ddp_bucket_size)
+            _check_count("ddp_bucket_size", self.ddp_bucket_size)
             if self.overlap_grad_reduce is False:
-                raise InputError("--ddp-bucket-size", "needs --overlap-grad-reduce, which is switched off.")
+                raise InputError("ddp_bucket_size", "needs --overlap-grad-reduce, which is switched off.")
         if () in (self.layers_per_stage or ()):
             raise InputError("--layers-per-stage", "must have a number of layers for every stage, got none.")
 
@@ -209,7 +209,7 @@ class SearchSpace(SpaceOptions):
         groups, shares = self.num_distributed_optimizer_instances, True in (self.use_distributed_optimizer or (True,))
         if groups not in (None, (1,)) and not (set(given) - {"no_shard"} if given else shares):
             problem = "needs states that replicas share, but none of the allowed choices shares any"
-            raise InputError("--num-distributed-optimizer-instances", f"{problem}.")
+            raise InputError("num_distributed_optimizer_instances", f"{problem}.")
 
     def _check_names(self) -> None:
         for layout in self.more_layouts:

@@ -11,7 +11,7 @@ from pipette_opt.cli.interrupt import exit_if_stopped, watched
 from pipette_opt.options.questions import NOT_COMPARED
 
 ONLY_IN_JOB_FILES = (
-    *("gpu_price", "attention_kernel", "fp8_recipe", "p2p", "allreduce", "loss_chunks", "expert_imbalance"),
+    *("gpu_price", "attention_kernel", "fp8_recipe"),
     *("moe_token_dispatcher", "overlap_moe_expert_parallel_comm", "cuda_graph"),
 )
 """Details of a job that ``benchmark solve`` reads from job files only, and prices, which no method minimises."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.options.description import SpaceOptions, fields_of
-from pipette_opt.options.names import NOT_THE_SAME, names_like, usual_field, usual_name
+from pipette_opt.options.description import SpaceOptions, field_of, fields_of
+from pipette_opt.options.names import NOT_THE_SAME, WITHOUT_OPTION, names_like, usual_field, usual_name
 
 logger = logging.getLogger(__name__)
 
@@ -154,10 +154,12 @@ def _unknown(name: str, known: Mapping[str, int], *, has_job_file: bool) -> Inpu
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     if bare in NOT_THE_SAME and "--virtual-pipeline" in known:
         hint = f" {NOT_THE_SAME[bare][:1].upper()}{NOT_THE_SAME[bare][1:]}."
-    elif "--launch" in known and "--tensor-parallel" not in known:
+    elif "--launch" in known:
         field = usual_field(bare)
-        if has_job_file and field in fields_of(SpaceOptions):
-            hint = f" Give it in a job file, as {field} in the section parallel."
-        elif not has_job_file and usual_name(bare) != bare:
+        is_degree = field in fields_of(SpaceOptions) and "--tensor-parallel" not in known
+        if is_degree and not has_job_file:
             hint = " Give the parallel degrees as Megatron-LM arguments in --launch."
+        elif is_degree or field in WITHOUT_OPTION:
+            section = field_of(field).option.section
+            hint = f" Give it in a job file, as {field}{f' in the section {section}' if section else ''}."
     return InputError("the command line", f"No such option: {name}.{hint}")

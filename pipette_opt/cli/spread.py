@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from pipette_opt.options.description import (
+    OF_JOB_FILES,
     Field,
     JobOptions,
     Measured,
@@ -19,17 +20,13 @@ from pipette_opt.options.description import (
     fields_of,
     is_declared,
 )
-from pipette_opt.options.names import option_name
+from pipette_opt.options.names import WITHOUT_OPTION, option_name
 from pipette_opt.options.values import given_of
 
 if TYPE_CHECKING:
     from pipette_opt.job.file import JobFile
 
 JOB_FILE_HELP = "Job file (YAML) with any of the options below. Options on the command line override the file."
-
-
-OF_JOB_FILES = (JobOptions, SpaceOptions, SearchOptions)
-"""Classes of options that a job file sets, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +89,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             in_file = {
                 name for note in notes if isinstance(note, OnlyInJobFile) for name in note.names or fields_of(kind)
             }
+            in_file |= set(WITHOUT_OPTION) if kind in OF_JOB_FILES else set()
             parameters += [_parameter_of(field) for field in taken if field.name not in in_file]
         else:
             parameters.append(argument)

@@ -101,7 +101,9 @@ def tensor_overlap_remark(target: str, config: ParallelConfig) -> str:
 def refuse_async_sends(target: str, plan: Plan) -> None:
     """Raise ``InputError`` if the plan assumes asynchronous pipeline sends."""
     if plan.p2p == "async" and plan.config.pipeline_model_parallel_size > 1:
-        raise InputError("p2p", f"is async, but {target} waits for pipeline sends; solve with --p2p blocking.")
+        raise InputError(
+            "p2p", f"is async, but {target} waits for pipeline sends; set p2p to blocking in its job file."
+        )
 
 
 def refuse_second_order(target: str, plan: Plan) -> None:

@@ -233,7 +233,7 @@ def _check_needed(options: JobOptions, made: Made, shown: "Example | None") -> N
     from pipette_opt.specs.training import LARGEST
 
     if not 1.0 <= options.expert_imbalance < float("inf"):
-        raise InputError("--expert-imbalance", f"must be >= 1, got {options.expert_imbalance:g}.")
+        raise InputError("expert_imbalance", f"must be >= 1, got {options.expert_imbalance:g}.")
     if options.model is None and made.model is None and shown is None:
         raise InputError(
             "--model",
@@ -242,7 +242,7 @@ def _check_needed(options: JobOptions, made: Made, shown: "Example | None") -> N
     sizes = (
         ("--global-batch-size", options.global_batch_size),
         ("--seq-length", options.seq_length),
-        ("--loss-chunks", options.loss_chunks),
+        ("loss_chunks", options.loss_chunks),
     )
     for option, value in sizes:
         if value is None and shown is None and made.training is None:
@@ -283,8 +283,8 @@ def _check_expert_options(options: JobOptions, model: "ModelSpec") -> None:
     if model.num_experts is not None:
         return
     for option, has_effect in (
-        ("--expert-imbalance", options.expert_imbalance > 1.0),
-        ("--expert-loads", options.expert_loads is not None),
+        ("expert_imbalance", options.expert_imbalance > 1.0),
+        ("expert_loads", options.expert_loads is not None),
         ("--moe-token-dispatcher", options.moe_token_dispatcher not in (None, "alltoall")),
         ("--overlap-moe-expert-parallel-comm", options.overlap_moe_expert_parallel_comm),
     ):
@@ -308,7 +308,7 @@ def _rank_imbalances(options: JobOptions, model: "ModelSpec") -> "tuple[RankImba
     if options.expert_loads is None:
         return ()
     if options.expert_imbalance != 1.0:
-        raise InputError("--expert-imbalance", "contradicts --expert-loads, which sets it; give one of the two.")
+        raise InputError("expert_imbalance", "contradicts expert_loads, which sets it; give one of the two.")
     from pipette_opt.read.expert_loads import read_expert_loads
     from pipette_opt.specs.expert_loads import RankImbalance, listed_imbalance
 

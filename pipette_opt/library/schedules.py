@@ -81,7 +81,8 @@ def read_schedule(given: str, config: "ParallelConfig", num_microbatches: int, p
         schedule_program(schedule, p2p, config.overlap_p2p_communication)
     except ValueError as error:
         hint = str(error).replace(
-            "give p2p 'async' for this schedule", "give --p2p async with --launch, or to the solve that makes the plan"
+            "give p2p 'async' for this schedule",
+            "give p2p async in a job file, for the launch or for the solve that makes the plan",
         )
         raise InputError(f"{OPTION} {given}", hint) from None
     return schedule

@@ -195,7 +195,7 @@ def solved(
 def _failures(search: SearchOptions, aim: Objective) -> dict[str, Any]:
     """Return the failure rate of hosts as a plan records it; empty unless the objective is ``progress``."""
     if search.regret_quantile is not None and aim is not Objective.REGRET:
-        raise InputError("--regret-quantile", f"has no effect with --objective {aim}; it needs --objective regret.")
+        raise InputError("regret_quantile", f"has no effect with --objective {aim}; it needs --objective regret.")
     given = {name: getattr(search, name) for name in OF_FAILURES}
     if aim is not Objective.PROGRESS:
         for name, value in given.items():

@@ -409,6 +409,10 @@ class SearchOptions:
     seed: Annotated[int, _search("Seed of every random choice.")] = 0
 
 
+OF_JOB_FILES = (JobOptions, SpaceOptions, SearchOptions)
+"""Classes of options that a job file sets, too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """Measured figures of a run of the job."""

@@ -50,9 +50,17 @@ OWN_NAMES: Mapping[str, str] = MappingProxyType({"measured_runs": "--measured", 
 """Options that are not named like their field: ``measured`` is a section of a job file, ``for`` a word of Python."""
 
 
+WITHOUT_OPTION = (
+    *("p2p", "allreduce", "loss_chunks", "expert_imbalance", "expert_loads"),
+    *("context_a2a", "num_distributed_optimizer_instances", "ddp_bucket_size", "overlap_p2p_communication"),
+    *("checkpoint_seconds", "recovery_seconds", "regret_quantile"),
+)
+"""Fields of a job that only job files and programs set: few jobs have them, and no command has an option for them."""
+
+
 def option_name(field: str) -> str:
-    """Return the option of the command line for a field: ``--seq-length`` for ``seq_length``."""
-    return OWN_NAMES.get(field, f"--{field.replace('_', '-')}")
+    """Return the option of the command line for a field, ``--seq-length`` for ``seq_length``, or its key."""
+    return field if field in WITHOUT_OPTION else OWN_NAMES.get(field, f"--{field.replace('_', '-')}")
 
 
 def usual_name(name: str) -> str:

@@ -175,7 +175,7 @@ def build_relaxations(
 def _check_reduction(instance: Instance) -> None:
     """Raise ``InputError`` for a collective algorithm whose time does not depend on its slowest link alone."""
     if instance.allreduce == "tree":
-        raise InputError("--allreduce", "tree is supported by estimate only, not by a search; give --allreduce ring.")
+        raise InputError("allreduce", "tree is supported by estimate only, not by a search; give ring.")
 
 
 def _problem(

@@ -1,4 +1,4 @@
-"""Loads of experts for ``--expert-loads``: a file of counts or shares, or a Zipf law such as ``zipf:1.2``."""
+"""Loads of experts for ``expert_loads``: a file of counts or shares, or a Zipf law such as ``zipf:1.2``."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from pipette_opt.read.kinds_of_files import reads
 from pipette_opt.specs import ModelSpec
 from pipette_opt.specs.expert_loads import zipf_loads
 
-OPTION = "--expert-loads"
+OPTION = "expert_loads"
 
 ZIPF = "zipf:"
 """Prefix of a Zipf law, given in place of a file."""

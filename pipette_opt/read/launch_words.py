@@ -5,7 +5,6 @@ from typing import Any
 
 from pipette_opt.base.degrees import CONTEXT, CONTEXT_A2A, DEGREES
 from pipette_opt.base.errors import InputError, shown
-from pipette_opt.options.names import option_name
 
 MEGATRON_NAMES = {degree.option: degree.megatron_option for degree in DEGREES}
 """Megatron-LM's names of the fields of a search space that are parallel degrees."""
@@ -94,4 +93,4 @@ def option_words(name: str, value: Any) -> list[str]:
     if value in (None, False):
         return []
     values = [] if value is True else value if isinstance(value, list | tuple) else [value]
-    return [option_name(name), *map(str, values)]
+    return [f"--{name.replace('_', '-')}", *map(str, values)]

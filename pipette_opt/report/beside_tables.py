@@ -102,7 +102,7 @@ def imbalance_words(plan: Plan) -> str:
 
 
 def imbalance_line(plan: Plan) -> str:
-    """Return a sentence on unevenly loaded experts, and the option that plans for them; empty without experts."""
+    """Return a sentence on unevenly loaded experts, and the key that plans for them; empty without experts."""
     text = imbalance_words(plan)
-    option = f"--expert-imbalance {plan.imbalance.expert_imbalance:g}" if plan.imbalance else ""
-    return text and f"Experts are {text} ({option} plans for it)."
+    key = f"expert_imbalance: {plan.imbalance.expert_imbalance:g}" if plan.imbalance else ""
+    return text and f"Experts are {text} ({key} plans for it)."

@@ -50,6 +50,6 @@ class Instance:
             raise InputError("--profile", problem)
         if self.allreduce != "ring" and self.cluster.most_in_domain > 1:
             problem = f"is {self.allreduce}; over NVLink domains of several hosts only ring is known."
-            raise InputError("--allreduce", problem)
+            raise InputError("allreduce", problem)
         if self.training.recipe is not None and self.profile is not None:
             raise InputError("--profile", "has times of layers in 16 or 32 bits, not in fewer.")

@@ -13,6 +13,8 @@ from pipette_opt.options.description import JobOptions
 
 JOB = ["--example", "lab-2x8", "--model", "mixtral-8x7b", "--global-batch-size", "32", "--seq-length", "4096"]
 NARROW = ["--tensor-parallel", "2", "--pipeline-parallel", "2", "--micro-batch-size", "1", "--recompute", "none"]
+UNEVEN = "training: {expert_imbalance: 1.25}\n"
+"""A job file that says what no option says."""
 
 
 def invoke(command: list[str]) -> Result:
@@ -24,8 +26,9 @@ def invoke(command: list[str]) -> Result:
 def solved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A plan of a model with experts, without interleaving."""
     path = tmp_path_factory.mktemp("experts") / "plan.json"
-    limits = ["--virtual-pipeline", "1", "--time-limit", "2", "--gap-limit", "0.5", "--expert-imbalance", "1.25"]
-    result = invoke(["solve", *JOB, *NARROW, *limits, "-o", str(path)])
+    path.with_name("job.yaml").write_text(UNEVEN)
+    limits = ["--virtual-pipeline", "1", "--time-limit", "2", "--gap-limit", "0.5"]
+    result = invoke(["solve", str(path.with_name("job.yaml")), *JOB, *NARROW, *limits, "-o", str(path)])
     assert result.exit_code == 0, result.output
     assert "expert parallel" in result.output
     return path
@@ -62,7 +65,7 @@ def test_export_starts_the_same_experts(solved: Path, tmp_path: Path) -> None:
         text[text.index("MEGATRON_ARGS=(") : text.index(")")].removeprefix("MEGATRON_ARGS=(") + " --vocab-size 32000"
     )
     current = invoke(
-        ["estimate", *JOB, "--launch", arguments, "--host-order", hosts, "--expert-imbalance", "1.25", "--json"]
+        ["estimate", str(solved.with_name("job.yaml")), *JOB, "--launch", arguments, "--host-order", hosts, "--json"]
     )
     assert current.exit_code == 0, current.output
     found = json.loads(current.stdout)

@@ -45,12 +45,13 @@ def test_interleaved_sends() -> None:
 
 def test_from_solve_to_the_launch(tmp_path: Path) -> None:
     """A plan made with the flags keeps them, proves what it did, and says them to Megatron-LM."""
-    path = tmp_path / "plan.json"
+    path, job = tmp_path / "plan.json", tmp_path / "job.yaml"
+    job.write_text("parallel: {ddp_bucket_size: 20000000}\n")
     shown = json.loads(
         invoke(
-            *("solve", "--example", "lab-2x8", "--tensor-parallel", "4,8", "--micro-batch-size", "1,2"),
+            *("solve", str(job), "--example", "lab-2x8", "--tensor-parallel", "4,8", "--micro-batch-size", "1,2"),
             *("--virtual-pipeline", "1", "--context-parallel", "1,2", "--recompute", "none,selective"),
-            *("--time-limit", "4", "--gap-limit", "0.1", "-o", str(path), "--json", *BESIDE),
+            *("--time-limit", "4", "--gap-limit", "0.1", "-o", str(path), "--json", *BESIDE[:2]),
         )
     )
     plan = read_plan(path)

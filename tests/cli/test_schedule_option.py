@@ -1,6 +1,7 @@
 """``estimate --schedule``: other orders than the launch's own."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +18,21 @@ CHUNKS = f"{ARGS} --num-virtual-stages-per-pipeline-rank 2"
 def estimate(schedule: str | None, args: str = ARGS, p2p: str = "async", *more: str) -> tuple[int, str]:
     """Exit code and output of an estimate as JSON, or the error."""
     chosen = [] if schedule is None else ["--schedule", schedule]
-    command = [
-        "estimate",
-        "--example",
-        "lab-16x8",
-        "--global-batch-size",
-        "32",
-        "--launch",
-        args,
-        "--p2p",
-        p2p,
-        "--json",
-    ]
-    result = CliRunner().invoke(app, [*command, *chosen, *more])
+    with tempfile.TemporaryDirectory() as folder:
+        job = Path(folder) / "job.yaml"
+        job.write_text(f"software: {{p2p: {p2p}}}\n")
+        command = [
+            "estimate",
+            str(job),
+            "--example",
+            "lab-16x8",
+            "--global-batch-size",
+            "32",
+            "--launch",
+            args,
+            "--json",
+        ]
+        result = CliRunner().invoke(app, [*command, *chosen, *more])
     if isinstance(result.exception, InputError):  # what `main` turns into exit code 2
         return 2, str(result.exception)
     return result.exit_code, result.output
