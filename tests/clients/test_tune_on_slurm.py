@@ -20,6 +20,11 @@ intra_node: {bandwidth_gb_per_s: 235}
 inter_node: {matrices: [{file: links.csv, concurrent_flows: 1}]}
 """
 
+JOB = """
+parallel:
+  {tensor_parallel: [1, 2], context_parallel: 1, micro_batch_size: [1, 2], virtual_pipeline: 1, recompute: [none, full]}
+"""
+
 TRAINER = f"""
 import os, sys
 if os.environ["RANK"] == "0":
@@ -33,8 +38,8 @@ if os.environ["RANK"] == "0":
 
 TUNE = """
 tune() {
-  python -m pipette_opt tune --cluster cluster.yaml --model llama-3.2-1b --global-batch-size 64 --seq-length 4096 \
-    --launcher slurm --num-gpus 8 --tp 1,2 --cp 1 --mbs 1,2 --vpp 1 --recompute none,full --workers 1 \
+  python -m pipette_opt tune job.yaml --cluster cluster.yaml --model llama-3.2-1b \
+    --global-batch-size 64 --seq-length 4096 --launcher slurm --num-gpus 8 --workers 1 \
     --run 'sbatch --wait --output={dir}/train.log {script}' --budget 3 --until 0 -o tuning "$@"
 }
 """
@@ -55,6 +60,7 @@ def test_trials_on_slurm(tmp_path: Path) -> None:
     """Pipelines are slower than predicted and two sequences run out; killed in its second trial, the search goes on."""
     hosts.require()
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "links.csv").write_text(",n1,n2\nn1,,20\nn2,20,\n")
     (tmp_path / "trainer.py").write_text(TRAINER)
     done = hosts.run_on(
