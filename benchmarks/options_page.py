@@ -47,8 +47,9 @@ HEAD = """# Job files
 
 A job is written once, in a YAML file that `solve`, `estimate`, `explain`, `recommend`, `tune` and
 `benchmark solve` take as their argument, and `explain` as `--job`. The same keys are options of these commands
-(`--seq-length`), arguments of functions (`pipette_opt.solve(**pipette_opt.read_job("job.yaml"))`), and columns of
-[`runs.csv`](../data/README.md). `recommend` and `tune` take the section `parallel` from the file only.
+(`--seq-length`; rare ones such as `p2p` have none), arguments of functions
+(`pipette_opt.solve(**pipette_opt.read_job("job.yaml"))`), and columns of [`runs.csv`](../data/README.md).
+`recommend` and `tune` take the section `parallel` from the file only.
 
 ```yaml
 model: llama-3.1-70b

@@ -26,7 +26,7 @@ from pipette_opt.options.values import given_of
 if TYPE_CHECKING:
     from pipette_opt.job.file import JobFile
 
-JOB_FILE_HELP = "Job file (YAML) with any of the options below. Options on the command line override the file."
+JOB_FILE_HELP = "Job file (YAML): any options below, and rarer keys. Options on the command line override the file."
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,6 @@ class Target(NamedTuple):
         It raises ``InputError`` if the format cannot express the plan.
     files
         Names of all files, with commas.
-    maps
-        Rank maps that the format can start, in words.
     takes
         Fields of ``ExportOptions`` that have an effect.
     needs_image
@@ -31,17 +29,12 @@ class Target(NamedTuple):
 
     write: Callable[..., dict[str, str]]
     files: str
-    maps: str
     takes: tuple[str, ...] = ()
     needs_image: bool = False
     any_count: bool = False
     is_map: bool = False
     programs: tuple[str, ...] = ()
 
-
-ANY = "any"
-PER_HOST = "consecutive ranks on each host, GPUs in any order"
-ELSEWHERE = "any; started by slurm, mpi or torchrun"
 
 OF_PODS = ("job_name", "image", "rdma_resource", "host_network", "host_ipc", "shm_size")
 """Fields of ``ExportOptions`` that describe a pod."""

@@ -19,7 +19,7 @@ from pipette_opt.export.environment import CUDA_ORDER, nccl_settings
 from pipette_opt.export.nodes import node_shares
 from pipette_opt.export.recorded import recorded_training, refuse_async_sends, refuse_unwritten, written_training
 from pipette_opt.export.shell import quoted
-from pipette_opt.export.target import PER_HOST, Target
+from pipette_opt.export.target import Target
 from pipette_opt.export.torchrun import launch_script, nodes_file
 from pipette_opt.frameworks import deepspeed
 from pipette_opt.plans.plan import Plan
@@ -459,4 +459,4 @@ def _refuse(plan: Plan, training: TrainingSpec) -> None:
         raise InputError("accumulate_allreduce_grads_in_fp32", f"{problem}; solve with gradients in fp32.")
 
 
-TARGET = Target(export_accelerate, "accelerate.yaml, launch.sh, nodes.txt", PER_HOST)
+TARGET = Target(export_accelerate, "accelerate.yaml, launch.sh, nodes.txt")

@@ -457,5 +457,4 @@ def _unnamed(shares: Sequence[NodeShare], gpus_per_node: int) -> list[str]:
 TARGET = Target(
     export_deepspeed,
     "launch.sh, hostfile.txt, ds_config.json, deepspeed_env",
-    "consecutive ranks on each host, GPUs ascending",
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipette_opt.export.megatron import MODEL_FIELDS, TRAINING_FIELDS, export_megatron
 from pipette_opt.export.recorded import refuse_unwritten, written_training
-from pipette_opt.export.target import ELSEWHERE, Target
+from pipette_opt.export.target import Target
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 SOFTWARE = "megatron-core"
@@ -27,4 +27,4 @@ def check(model: ModelSpec, training: TrainingSpec) -> None:
     refuse_unwritten("Megatron-LM", written_training(training), TRAINING_FIELDS)
 
 
-TARGET = Target(export_megatron, "megatron_args.sh", ELSEWHERE, any_count=True)
+TARGET = Target(export_megatron, "megatron_args.sh", any_count=True)

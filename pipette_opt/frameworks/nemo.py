@@ -24,7 +24,7 @@ from pipette_opt.export.checks import check_megatron_can, context_levels, expert
 from pipette_opt.export.megatron import TRIAL_ITERATIONS, layout_options
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten, written_training
 from pipette_opt.export.shell import SOURCED, array_lines, comment
-from pipette_opt.export.target import ELSEWHERE, Target
+from pipette_opt.export.target import Target
 from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.recompute import CORE
@@ -380,4 +380,4 @@ def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
         )
 
 
-TARGET = Target(export_nemo, "nemo_args.sh, overrides.yaml", ELSEWHERE, any_count=True)
+TARGET = Target(export_nemo, "nemo_args.sh, overrides.yaml", any_count=True)

@@ -26,7 +26,7 @@ from pipette_opt.export.recorded import (
     tensor_overlap_remark,
     written_training,
 )
-from pipette_opt.export.target import PER_HOST, Target
+from pipette_opt.export.target import Target
 from pipette_opt.export.torchrun import launch_script, nodes_file
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.layout import layout_of
@@ -674,4 +674,4 @@ def _refuse(plan: Plan, training: TrainingSpec) -> None:
         )
 
 
-TARGET = Target(export_torchtitan, "torchtitan.toml, launch.sh, nodes.txt", PER_HOST)
+TARGET = Target(export_torchtitan, "torchtitan.toml, launch.sh, nodes.txt")

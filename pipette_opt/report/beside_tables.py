@@ -104,5 +104,5 @@ def imbalance_words(plan: Plan) -> str:
 def imbalance_line(plan: Plan) -> str:
     """Return a sentence on unevenly loaded experts, and the key that plans for them; empty without experts."""
     text = imbalance_words(plan)
-    key = f"expert_imbalance: {plan.imbalance.expert_imbalance:g}" if plan.imbalance else ""
+    key = f"expert_imbalance: {plan.imbalance.expert_imbalance:g} in a job file" if plan.imbalance else ""
     return text and f"Experts are {text} ({key} plans for it)."

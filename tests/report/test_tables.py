@@ -171,6 +171,6 @@ def test_even_experts_are_assumed() -> None:
     )
     assert imbalance_line(replace(plan, imbalance=uneven)) == (
         "Experts are assumed to be evenly loaded; 1.3 times the mean on the busiest rank: 11.0 % slower, risk 20 % "
-        "(expert_imbalance: 1.3 plans for it)."
+        "(expert_imbalance: 1.3 in a job file plans for it)."
     )
     assert imbalance_line(plan) == ""

@@ -17,7 +17,7 @@ from pipette_opt.export.hosts import hosts_are_named, unnamed_note
 from pipette_opt.export.launch_options import ExportOptions
 from pipette_opt.export.nodes import NodeShare, node_shares
 from pipette_opt.export.shell import MASTER_PORT, comment, quoted
-from pipette_opt.export.target import OF_PODS, PER_HOST, Target
+from pipette_opt.export.target import OF_PODS, Target
 from pipette_opt.export.torchrun import megatron_launch
 from pipette_opt.plans.plan import Plan
 
@@ -215,6 +215,4 @@ def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text_node)
 
 
-TARGET = Target(
-    export_jobset, "jobset.yaml", PER_HOST, takes=OF_PODS, needs_image=True, programs=("k8s", "kubectl", "jobset")
-)
+TARGET = Target(export_jobset, "jobset.yaml", takes=OF_PODS, needs_image=True, programs=("k8s", "kubectl", "jobset"))

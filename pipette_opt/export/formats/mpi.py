@@ -19,7 +19,7 @@ from pipette_opt.export.shell import (
     launchable,
     master_lines,
 )
-from pipette_opt.export.target import ANY, Target
+from pipette_opt.export.target import Target
 from pipette_opt.export.task import ProcessVariables, task_script
 from pipette_opt.plans.plan import Plan, RankRow, rank_rows
 
@@ -97,7 +97,6 @@ def _launch(plan: Plan, rows: list[RankRow], hosts: list[str]) -> str:
 TARGET = Target(
     export_mpi,
     "launch.sh, hostfile.txt, rankfile.txt, task.sh, megatron_args.sh",
-    ANY,
     any_count=True,
     programs=("mpirun", "mpiexec", "openmpi"),
 )

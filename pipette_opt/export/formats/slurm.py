@@ -21,7 +21,7 @@ from pipette_opt.export.shell import (
     master_lines,
     quoted,
 )
-from pipette_opt.export.target import ANY, Target
+from pipette_opt.export.target import Target
 from pipette_opt.export.task import ProcessVariables, task_script
 from pipette_opt.options.names import option_name
 from pipette_opt.plans.plan import Plan, RankRow, rank_rows
@@ -173,7 +173,6 @@ def _container_lines(options: ExportOptions, settings: Sequence[Setting]) -> lis
 TARGET = Target(
     export_slurm,
     "job.sbatch, hostfile.txt, task.sh, megatron_args.sh",
-    ANY,
     takes=("job_name", "account", "partition", "time", "segment", "image", "container_mounts"),
     programs=("sbatch", "srun"),
 )
