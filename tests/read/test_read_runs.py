@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from factories import GPT_RUN
 
 from pipette_opt.base.shipped import shipped_path
 from pipette_opt.base.units import GIB
@@ -16,23 +17,8 @@ SHARED = Path(os.environ.get("PIPETTE_OPT_SHARED", Path(__file__).parents[2].par
 FIELD_CASES = SHARED / "measured" / "field_cases.csv"
 
 GOOD = {
-    "source": "own",
-    "gpu": "A100-80GB",
+    **GPT_RUN,
     "gpus_per_node": "8",
-    "num_gpus": "16",
-    "model": "gpt",
-    "num_layers": "24",
-    "hidden": "2048",
-    "ffn_hidden": "8192",
-    "heads": "16",
-    "kv_heads": "16",
-    "vocab": "50257",
-    "seq_len": "2048",
-    "gbs": "64",
-    "mbs": "2",
-    "tp": "2",
-    "pp": "2",
-    "dp": "4",
     "recompute": "none",
     "iter_time_s": "2.5",
     "peak_mem_gib": "41.5",
