@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.units import GIB, counted, listed
@@ -167,8 +166,11 @@ def read_rows(path: str | Path) -> tuple[list[MeasuredRun], list[UnreadRow]]:
     _check_header(str(path), header)
     runs, unread = [], []
     for index, (line, cells) in enumerate(rows):
+        where = f"{path}, line {line}"
         try:
-            runs.append(read_row(f"{path}, line {line}", index, cells, Path(path).parent))
+            if None in cells:
+                raise InputError(where, f"has more cells than the header: {shown(cells[None])}.")
+            runs.append(read_row(where, index, cells, Path(path).parent))
         except InputError as error:
             unread.append(UnreadRow(row=index, line=line, problem=error.problem))
     if not runs and not unread:
@@ -213,20 +215,18 @@ def _check_header(where: str, header: list[str]) -> None:
         raise InputError(where, f"has no measured value: add at least one of the columns {', '.join(MEASURED)}.")
 
 
-def read_row(where: str, index: int, cells: Mapping[str | None, Any], folder: Path) -> MeasuredRun:
+def read_row(where: str, index: int, cells: Mapping[str, str | None], folder: Path) -> MeasuredRun:
     """
     Return the run in a row of ``runs.csv``, checked; ``InputError`` at ``where`` for a row that cannot be right.
 
     Parameters
     ----------
     cells
-        Text of each column; cells without a column, as a list, have no name.
+        Text of each column; ``None`` for a column that the row ends before.
     folder
         Folder of the files that the row names.
     """
-    if None in cells:
-        raise InputError(where, f"has more cells than the header: {shown(cells[None])}.")
-    given = Cells(where, {str(name): (text or "").strip() for name, text in cells.items()})
+    given = Cells(where, {name: (text or "").strip() for name, text in cells.items()})
     row = Cells(where, {name: given.text(name) for name in given.cells})
     memory_gib = row.number("gpu_mem_gib", above_zero=True)
     gpu = find_run_gpu(row.needed("gpu"), memory_gib)
