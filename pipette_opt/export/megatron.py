@@ -82,6 +82,12 @@ def megatron_options(plan: Plan) -> list[Option]:
     model, training = recorded_model(plan), recorded_training(plan)
     refuse_unwritten("Megatron-LM", model, MODEL_FIELDS)
     refuse_unwritten("Megatron-LM", training, TRAINING_FIELDS)
+    check_megatron_can("Megatron-LM", plan, most_sharded=3)
+    return options_of_plan(plan, model, training)
+
+
+def options_of_plan(plan: Plan, model: ModelSpec, training: TrainingSpec) -> list[Option]:
+    """Return the options of a plan that Megatron-Core can run."""
     options = [
         *_parallel_options(plan, model),
         *options_of(
@@ -194,7 +200,6 @@ def layout_options(plan: Plan) -> dict[str, str | int | bool | None]:
 
 def _parallel_options(plan: Plan, model: ModelSpec) -> list[Option]:
     config = plan.config
-    check_megatron_can("Megatron-LM", plan, most_sharded=3)
     ranks, expert_size = config.expert_model_parallel_size, expert_tensor_size(plan, model.num_experts)
     refuse_operations(config)
     layout = layout_options(plan)

@@ -1,18 +1,20 @@
 """
 Megatron-Bridge (NeMo): overrides of a recipe, for Hydra's command line and as YAML.
 
-Names are those of ``ConfigContainer`` (megatron-bridge 0.3.1, ``megatron/bridge/training/config.py``).
+Names are those of ``ConfigContainer`` (``megatron/bridge/training/config.py``) and of megatron-core, as
+``data/megatron_options.csv`` has them: each option of Megatron-LM is written as the fields that it sets.
 
-- The recipe's degrees, layout and recomputation are always overridden, even where the plan uses the default.
+- The recipe's degrees, layout, recomputation and model are always overridden, even where the plan uses the default.
 - The recipe's communication overlap and ``comm_overlap`` are kept, unless the plan needs more overlap. A comment names
   the overlap that the plan's times assume.
+- Bridge keeps the activation function of the recipe, whatever an override says. A comment names the plan's.
 - Launchers of other formats start the recipe: ``ARGUMENTS=./nemo_args.sh PRETRAIN=my_recipe.py`` before
   ``sbatch job.sbatch`` or ``bash launch.sh``.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -20,20 +22,18 @@ import yaml
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.export import megatron
-from pipette_opt.export.checks import check_megatron_can, context_levels, expert_tensor_size, refuse_operations
-from pipette_opt.export.megatron import TRIAL_ITERATIONS, layout_options
+from pipette_opt.export.checks import check_megatron_can, refuse_operations
+from pipette_opt.export.megatron import TRIAL_ITERATIONS
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten, written_training
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.export.target import Target
-from pipette_opt.layers.latent import LATENT_SIZES
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.parallel.recompute import CORE
 from pipette_opt.plans.plan import Plan
-from pipette_opt.read.megatron_table import megatron_options
-from pipette_opt.read.model_words import check_chunks, layer_list_values
-from pipette_opt.read.recipe_overrides import RECIPE_PRECISION, RecipePrecision
-from pipette_opt.specs import LatentAttention, ModelSpec, TrainingSpec
-from pipette_opt.specs.precision import NVFP4
+from pipette_opt.read.megatron_table import field_of, megatron_options
+from pipette_opt.read.model_words import Option, check_chunks
+from pipette_opt.read.recipe_overrides import ACTIVATION, ACTIVATIONS, DTYPES, MIXED_PRECISION, PRECISIONS
+from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs.layer_patterns import layer_frequency
 from pipette_opt.specs.user_buffers import has_user_buffers
 
 SOFTWARE = "megatron-core"
@@ -52,125 +52,248 @@ SPACE: Mapping[str, Any] = MappingProxyType(
 )
 """Fields of a search space with the values that Megatron-Bridge can run."""
 
-TRAINING_FIELDS = (
-    "precision",
-    "fp8",
-    "fp8_recipe",
-    "fp8_param_gather",
-    "fp4",
-    "accumulate_allreduce_grads_in_fp32",
-    "attention_kernel",
-    "tp_comm_overlap",
-    "cp_comm_type",
-    "moe_token_dispatcher_type",
-    "moe_flex_dispatcher_backend",
-    "moe_flex_dispatcher_num_sms",
-)
-MISSING_MODEL_FIELDS = (*megatron.MISSING_MODEL_FIELDS, "activation_func", "other_arguments")
-"""Fields without an override: functions, arguments of Megatron-LM, and layers that megatron-core lacks."""
+MISSING_MODEL_FIELDS = megatron.MISSING_MODEL_FIELDS
+"""Fields without an override: layers that megatron-core lacks."""
 
-GEMMA_3_FIELDS = ("activation_func", "post_norms", "local_rotary_base")
+GEMMA_3_FIELDS = ("post_norms", "local_rotary_base")
 """Fields of ``MISSING_MODEL_FIELDS`` that a Gemma 3 recipe of Megatron-Bridge sets itself (``Gemma3ModelProvider``)."""
 
 MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name not in MISSING_MODEL_FIELDS)
-"""Fields of a model that are overridden; vocabulary and positions come from the recipe."""
+"""Fields of a model that are overridden."""
 
-WITHOUT_OVERRIDE = ("num_distributed_optimizer_instances", "outer_dp_sharding_strategy", "offload")
-CONFIG_FIELDS = tuple(field.name for field in fields(ParallelConfig) if field.name not in WITHOUT_OVERRIDE)
+CONFIG_FIELDS = tuple(field.name for field in fields(ParallelConfig) if field.name != "offload")
+
+SECTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "TransformerConfig": "model",
+        "ModelParallelConfig": "model",
+        "MLATransformerConfig": "model",
+        "GPTModelConfig": "model",
+        "GPTModelProvider": "model",
+        "HybridModelConfig": "model",
+        "TokenizerConfig": "model",  # only the vocabulary
+        "DistributedDataParallelConfig": "ddp",
+        "OptimizerConfig": "optimizer",
+        "TrainingConfig": "train",
+        "SchedulerConfig": "scheduler",
+        "DistributedInitConfig": "dist",
+        "CheckpointConfig": "checkpoint",
+        "LoggerConfig": "logger",
+        "ProfilingConfig": "profiling",
+        "RNGConfig": "rng",
+    }
+)
+"""Section of ``ConfigContainer`` by the class that has a field."""
+
+PRECISION_FIELDS = frozenset(name for fields in PRECISIONS.values() for name in fields) | {
+    "fp4_recipe",
+    "fp8_amax_compute_algo",
+    "fp8_amax_history_len",
+    "fp8_dot_product_attention",
+    "fp8_margin",
+    "fp8_multi_head_attention",
+    "fp8_wgrad",
+}
+"""Fields of ``MixedPrecisionConfig``, which replaces the fields of these names in other sections."""
+
+CLASS = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
+
+MODEL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "gated_linear_unit": False,
+        "glu_linear_offset": 0.0,
+        "activation_func_clamp_value": None,
+        "share_embeddings_and_output_weights": True,
+        "add_bias_linear": True,
+        "add_qkv_bias": False,
+        "layernorm_zero_centered_gamma": False,
+        "qk_layernorm": False,
+        "rotary_percent": 1.0,
+        "rotary_interleaved": False,
+        "seq_len_interpolation_factor": None,
+        "rope_scaling": False,
+        "rope_scaling_factor": 1.0,
+        "no_rope_freq": None,
+        "window_size": None,
+        "window_attn_skip_freq": None,
+        "softmax_type": "vanilla",
+        "num_moe_experts": None,
+        "mtp_num_layers": None,
+        "expert_model_parallel_size": 1,
+        "expert_tensor_parallel_size": None,
+        "sequence_parallel": False,
+        "pipeline_model_parallel_layout": None,
+        "virtual_pipeline_model_parallel_size": None,
+        "num_layers_in_first_pipeline_stage": None,
+        "num_layers_in_last_pipeline_stage": None,
+        "account_for_embedding_in_pipeline_split": False,
+        "account_for_loss_in_pipeline_split": False,
+        "recompute_granularity": None,
+        "recompute_method": None,
+        "recompute_num_layers": None,
+    }
+)
+"""Fields of the model that a recipe may set, with the values without an option of Megatron-LM."""
+
+EXPERT_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "moe_latent_size": None,
+        "moe_router_num_groups": None,
+        "moe_router_group_topk": None,
+        "moe_router_pre_softmax": False,
+        "moe_shared_expert_intermediate_size": None,
+        "moe_layer_freq": 1,
+    }
+)
+"""The same of a model with experts."""
+
+IMPLIED = (
+    "--attention-backend",
+    "--group-query-attention",
+    "--max-position-embeddings",
+    "--no-overlap-p2p-communication",
+    "--quick-geglu",
+    "--spec",
+    "--squared-relu",
+)
+"""Options whose fields the recipe or other overrides set."""
 
 
 def export_nemo(plan: Plan) -> dict[str, str]:
     """Return the overrides for bash and as YAML; raise ``InputError`` if Megatron-Bridge cannot express the plan."""
-    sections = overrides(plan)
-    recipe = "Megatron-Bridge recipe of Gemma 3" if _is_gemma3(recorded_model(plan)) else "Megatron-Bridge recipe"
+    sections, model = overrides(plan), recorded_model(plan)
+    recipe = "Megatron-Bridge recipe of Gemma 3" if _is_gemma3(model) else "Megatron-Bridge recipe"
     head = f"{plan.config.label()}, global batch {plan.global_batch_size}; overrides of a {recipe}."
     overlap = assumed_overlap(plan.config, has_user_buffers(recorded_training(plan), plan.config))
+    remarks = "\n".join([head, *_kept_by_recipe(plan), overlap])
     bash = [
         "#!/bin/bash",
         SOURCED,
-        comment(head),
-        comment(overlap),
+        comment(remarks),
         comment("Started by the launchers of other formats:  ARGUMENTS=./nemo_args.sh PRETRAIN=my_recipe.py ..."),
         *array_lines("MEGATRON_ARGS", [[word] for word in hydra_words(sections)]),
         *array_lines("TRIAL_ARGS", [[f"train.train_iters={TRIAL_ITERATIONS}"], ["logger.log_interval=1"]]),
         "",
     ]
     text = yaml.dump(sections, Dumper=_Dumper, sort_keys=False)
-    heading = comment(f"{head}\n{overlap}")
-    return {"nemo_args.sh": "\n".join(bash), "overrides.yaml": f"{heading}\n{text}"}
+    return {"nemo_args.sh": "\n".join(bash), "overrides.yaml": f"{comment(remarks)}\n{text}"}
 
 
 def overrides(plan: Plan) -> dict[str, Any]:
     """Return the overridden fields by section of ``ConfigContainer``; ``None`` unsets a field."""
     model, training, config = recorded_model(plan), recorded_training(plan), plan.config
     _refuse(plan, model, training)
-    refuse_operations(config)
-    full = config.recompute_granularity == "full"
     sends_beside = config.num_chunks > 1 and config.overlap_p2p_communication
-    return {
+    found: dict[str, dict[str, Any]] = {
         "model": {
-            **_blocks(model),
-            **(_gemma3(model) if _is_gemma3(model) else {}),
-            **_latent(model.multi_latent_attention),
-            **_experts(model, training),
-            **_layer_list(model, config),
-            "mtp_num_layers": model.mtp_num_layers or None,
-            **({"mtp_use_repeated_layer": True} if model.mtp_use_repeated_layer else {}),  # 0.3.1 has no such field
-            "mtp_loss_scaling_factor": model.mtp_loss_scaling_factor,
-            "seq_length": training.seq_length,
-            **_fields(config, "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
-            **_context(training, config),
-            "expert_model_parallel_size": config.expert_model_parallel_size,
-            "expert_tensor_parallel_size": expert_tensor_size(plan, model.num_experts),
-            "sequence_parallel": config.sequence_parallel,
-            **layout_options(plan),
-            **({"tp_comm_overlap": True} if has_user_buffers(training, config) else {}),
+            **MODEL_DEFAULTS,
+            **({} if model.num_experts is None else EXPERT_DEFAULTS),
+            "num_query_groups": model.num_query_groups,
             "overlap_p2p_comm": sends_beside,
             "batch_p2p_comm": not sends_beside,
-            "recompute_granularity": config.recompute_granularity,
-            "recompute_method": config.recompute_method if full else None,
-            "recompute_num_layers": config.recompute_num_layers if full else None,
-            **({"recompute_modules": list(config.recompute_modules)} if config.recompute_modules != CORE else {}),
         },
-        "train": {"micro_batch_size": config.micro_batch_size, "global_batch_size": plan.global_batch_size},
+        "train": {},
         "dataset": {"sequence_length": training.seq_length},
-        "dist": {"use_tp_pp_dp_mapping": plan.placement.order == "tp-cp-ep-pp-dp"},
-        **_optimizer(config),
-        "mixed_precision": _mixed_precision(model, training),
+        "dist": {"use_tp_pp_dp_mapping": False},
+        "ddp": {"use_distributed_optimizer": False},
+        "optimizer": {"use_distributed_optimizer": False},
+        MIXED_PRECISION: {},
     }
+    if not config.use_distributed_optimizer:
+        found["ddp"]["overlap_param_gather"] = found["optimizer"]["overlap_param_gather"] = False
+    for option in _options(plan, model, training):
+        for section, field, value in _fields_of(option, model):
+            found.setdefault(section, {})[field] = value
+    latent = model.multi_latent_attention
+    if latent is not None and latent.yarn is not None:
+        scaling = asdict(latent.yarn)
+        scaling.pop("correction_range_round_to_int", None)
+        found["model"] |= {"rope_type": "yarn", **scaling}
+    if _is_gemma3(model):
+        found["model"] |= _gemma3(model)
+        del found["model"]["vocab_size"]  # of the recipe, as its other layers are
+    elif model.activation_func in ACTIVATIONS:
+        found["model"]["gated_linear_unit"] = model.gated_linear_unit
+        function = f"megatron.core.activations.{model.activation_func}"
+        found["model"][ACTIVATION.partition(".")[2]] = {"_target_": function, "_call_": False}
+    return {**found, MIXED_PRECISION: _mixed_precision(found[MIXED_PRECISION], training)}
 
 
-def _context(training: TrainingSpec, config: ParallelConfig) -> dict[str, Any]:
-    """Return the fields of the exchange of context-parallel ranks, if it is no plain ring."""
-    if config.context_parallel_size == 1 or training.cp_comm_type == "p2p":
-        return {}
-    sizes = context_levels(training, config)
-    return {
-        "cp_comm_type": training.cp_comm_type,
-        **({} if sizes is None else {"hierarchical_context_parallel_sizes": list(sizes)}),
-    }
+def _options(plan: Plan, model: ModelSpec, training: TrainingSpec) -> list[Option]:
+    """Return the plan's options of Megatron-LM; of Gemma 3, without what its provider sets."""
+    if _is_gemma3(model):
+        model = replace(model, activation_func=None, post_norms=False, local_rotary_base=None)
+    return [option for option in megatron.options_of_plan(plan, model, training) if option[0] not in IMPLIED]
 
 
-def _optimizer(config: ParallelConfig) -> dict[str, Any]:
-    """
-    Return the fields of the distributed optimizer, and of communication overlap that the plan needs.
+def _paths(option: str, model: ModelSpec) -> list[tuple[str, str]]:
+    """Return section and name of each field that an option sets; YaRN scaling has other names in latent attention."""
+    known = megatron_options().get(field_of(option))
+    if known is None:
+        return []
+    named = [(owner, field) for owner, _, field in (name.partition(".") for name in known.config_fields) if field]
+    if {"MLATransformerConfig", "GPTModelProvider"} <= {owner for owner, _ in named}:
+        other = "MLATransformerConfig" if model.multi_latent_attention is None else "GPTModelProvider"
+        named = [(owner, field) for owner, field in named if owner != other]
+    fields = dict.fromkeys((SECTIONS[owner], field) for owner, field in named if owner in SECTIONS)
+    precision = ("fp8_param_gather" if field == "fp8_param" else field for _, field in fields)
+    return [(MIXED_PRECISION, field) for field in precision if field in PRECISION_FIELDS][:1] or list(fields)
 
-    Without a distributed optimizer no parameters are gathered, so the recipe's overlap of the gather is switched off.
-    """
-    distributed = {"use_distributed_optimizer": config.use_distributed_optimizer}
-    gather: dict[str, Any] = {}
-    if config.overlap_param_gather or not config.use_distributed_optimizer:
-        gather["overlap_param_gather"] = config.overlap_param_gather
-    reduce: dict[str, Any] = {}
-    if config.sharding_stage > 1:
-        strategy = {"data_parallel_sharding_strategy": config.data_parallel_sharding_strategy}
-        reduce |= {"use_megatron_fsdp": True, **strategy, "overlap_grad_reduce": True}
-        gather["overlap_param_gather"] = True
-    if config.overlap_grad_reduce:
-        reduce["overlap_grad_reduce"] = True
-    if config.ddp_bucket_size is not None:
-        reduce["bucket_size"] = config.ddp_bucket_size
-    return {"ddp": distributed | reduce | gather, "optimizer": distributed | gather}
+
+def _fields_of(option: Option, model: ModelSpec) -> Iterator[tuple[str, str, Any]]:
+    """Yield section, name and value of each field that an option sets; ``InputError`` for an option without any."""
+    name, equals, value = option[0].partition("=")
+    paths = _paths(name, model)
+    if not paths and not _left_out((name,), model):
+        raise InputError(name, "is an option of the plan's launch that Megatron-Bridge has no field for; leave it out.")
+    for section, field in paths:
+        if field != "activation_func":
+            yield section, field, _value_of(name, section, (value, *option[1:]) if equals else option[1:])
+
+
+def _left_out(option: Option, model: ModelSpec) -> bool:
+    """Return whether an option has no field, and predictions do not depend on it."""
+    known = megatron_options().get(field_of(option[0]))
+    return known is not None and known.status in ("harmless", "approximated") and not _paths(option[0], model)
+
+
+def _value_of(name: str, section: str, values: tuple[str, ...]) -> Any:
+    """Return the value of a field as the configuration classes have it."""
+    option = megatron_options()[field_of(name)]
+    if option.kind == "flag":
+        return not option.switches_off
+    if option.field in LAYER_LISTS:
+        layers = layer_frequency(values[0], name, "plan")
+        return list(layers) if isinstance(layers, tuple) else layers
+    if (option.kind == "list" and option.field != "cp_comm_type") or option.field == "window_size":
+        return [_number(each) for each in ",".join(values).split(",")]
+    types = {word: element for element, word in DTYPES.items()}
+    is_element = section in ("ddp", "optimizer") and option.field.endswith("_dtype")
+    return types[values[0]] if is_element else _number(values[0])
+
+
+LAYER_LISTS = ("linear_attention_freq", "moe_layer_freq", "no_rope_freq", "window_attn_skip_freq")
+"""Options with a value for each layer, or with a period of layers."""
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _kept_by_recipe(plan: Plan) -> list[str]:
+    """Return comments on what no override can say: the activation function, and options without a field."""
+    model, training = recorded_model(plan), recorded_training(plan)
+    words = [" ".join(option) for option in _options(plan, model, training) if _left_out(option, model)]
+    function = model.activation_func if model.activation_func in ACTIVATIONS else None
+    return [
+        *([f"Bridge keeps the recipe's activation function: take a recipe with {function}."] if function else []),
+        *([f"Left to the recipe, which has no such fields: {', '.join(words)}."] if words else []),
+    ]
 
 
 def assumed_overlap(config: ParallelConfig, tensor_overlap: bool) -> str:
@@ -213,11 +336,14 @@ def hydra_words(sections: Mapping[str, Any]) -> list[str]:
 
 
 def _words(prefix: str, value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
+    if not isinstance(value, Mapping):
+        yield f"{prefix}={_hydra_value(value)}"
+    elif "_target_" in value:  # an object replaces what the recipe has; functions are left out of what Hydra sees
+        yield from () if prefix == ACTIVATION else (f"{prefix}=null",)
+        yield f"++{prefix}={_hydra_value(value)}"
+    else:
         for name, field in value.items():
             yield from _words(f"{prefix}.{name}" if prefix else name, field)
-    else:
-        yield f"{prefix}={_hydra_value(value)}"
 
 
 def _hydra_value(value: object) -> str:
@@ -230,42 +356,14 @@ def _hydra_value(value: object) -> str:
         return repr(value)
     if isinstance(value, list):
         return f"[{','.join(map(_hydra_value, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{name}:{_hydra_value(each)}' for name, each in value.items())}}}"
     text = str(value)
     if not text.isprintable() or any(sign in text for sign in "'\\$"):
         raise InputError(
             "--format", f"{text[:60]!r} contains a quote, backslash or $, which Hydra would misread; rename it."
         )
     return text if _PLAIN.fullmatch(text) and text.lower() not in HYDRA_WORDS else f"'{text}'"
-
-
-def _fields(spec: Any, *names: str) -> dict[str, Any]:
-    """Return fields of a dataclass by their names in megatron-core."""
-    options, values = megatron_options(), {name: getattr(spec, name) for name in names}
-    renamed = {options[name].config_field if name in options else name: value for name, value in values.items()}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in renamed.items()}
-
-
-def _blocks(model: ModelSpec) -> dict[str, Any]:
-    """
-    Return the fields of sizes, norms, biases, dropout, positions, windows and softmax; the activation is the recipe's.
-
-    There are ``yarn_...`` fields only if the model has YaRN scaling.
-    """
-    yarn = {} if model.yarn is None else asdict(model.yarn)
-    return {
-        **_fields(model, "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups"),
-        **_fields(model, "kv_channels", "gated_linear_unit", "glu_linear_offset", "activation_func_clamp_value"),
-        "share_embeddings_and_output_weights": not model.untie_embeddings_and_output_weights,
-        **_fields(model, "make_vocab_size_divisible_by", "add_bias_linear"),
-        "add_qkv_bias": model.add_qkv_bias and not model.add_bias_linear,
-        **_fields(model, "normalization", "norm_epsilon", "layernorm_zero_centered_gamma", "qk_layernorm"),
-        **_fields(model, "hidden_dropout", "attention_dropout", "init_method_std", "position_embedding_type"),
-        **_fields(model, "rotary_base", "rotary_percent", "rotary_interleaved", "rotary_seq_len_interpolation_factor"),
-        "rope_scaling": model.rope_scaling_factor is not None,
-        "rope_scaling_factor": 1.0 if model.rope_scaling_factor is None else model.rope_scaling_factor,
-        **_fields(model, "no_rope_freq", "window_size", "window_attn_skip_freq", "softmax_type"),
-        **{f"yarn_{name}": value for name, value in yarn.items()},
-    }
 
 
 def _is_gemma3(model: ModelSpec) -> bool:
@@ -310,68 +408,34 @@ def _gemma3(model: ModelSpec) -> dict[str, Any]:
     }
 
 
-def _latent(latent: LatentAttention | None) -> dict[str, Any]:
-    """Return the fields of latent attention, with the names of ``MLATransformerConfig``; empty without it."""
-    if latent is None:
-        return {}
-    scaling = {} if latent.yarn is None else asdict(latent.yarn)
-    scaling.pop("correction_range_round_to_int", None)
-    kind = "rope" if latent.yarn is None else "yarn"
-    return {"multi_latent_attention": True, **_fields(latent, *LATENT_SIZES), "rope_type": kind, **scaling}
-
-
-def _experts(model: ModelSpec, training: TrainingSpec) -> dict[str, Any]:
-    if model.num_experts is None:
-        return {"num_moe_experts": None}
-    backend, used = training.moe_flex_dispatcher_backend, training.moe_flex_dispatcher_num_sms
-    kernels = {"moe_flex_dispatcher_backend": backend, **({f"moe_{backend}_num_sms": used} if used else {})}
-    return {
-        **(kernels if training.moe_token_dispatcher_type == "flex" else {}),
-        **_fields(model, "num_experts", "moe_router_topk", "moe_latent_size", "moe_router_num_groups"),
-        **_fields(model, "moe_router_group_topk", "moe_router_pre_softmax"),
-        "moe_ffn_hidden_size": model.expert_ffn_size,
-        "moe_token_dispatcher_type": training.moe_token_dispatcher_type,
-        "moe_grouped_gemm": True,
-        "moe_shared_expert_intermediate_size": model.moe_shared_expert_intermediate_size or None,
-        "moe_layer_freq": [int(kind.has_experts) for kind in model.layers],
-    }
-
-
-def _layer_list(model: ModelSpec, config: ParallelConfig) -> dict[str, Any]:
-    """Return the fields of hybrid and linear-attention layers; empty for other models."""
-    values = layer_list_values(model, config.layers_per_chunk) | _fields(model, "linear_attention_freq")
-    found = {"attention_output_gate": model.attention_output_gate or None, **values}
-    return {name: value for name, value in found.items() if value is not None and name != "spec"}
-
-
-def _mixed_precision(model: ModelSpec, training: TrainingSpec) -> str | None:
-    wide = training.accumulate_allreduce_grads_in_fp32 or training.precision == "fp32"
-    recipe = NVFP4 if training.fp4 else training.fp8_recipe if training.fp8 else ""
-    ends = {model.num_layers_at_start_in_bf16, model.num_layers_at_end_in_bf16} if recipe else {0}
-    wanted = RecipePrecision(training.precision, recipe, training.fp8_param_gather, min(ends))
-    names = [name for name, known in RECIPE_PRECISION.items() if known == wanted]
-    if not names or len(ends) > 1 or wide is (training.precision == "fp16"):
-        kept = "fp32" if wide else training.precision
-        how = f"{training.precision}{f' and {recipe}' if recipe else ''} with gradients in {kept}"
-        gathered = f", parameters {'' if training.fp8_param_gather else 'not '}gathered in fp8" if recipe else ""
-        of_ends = f", {' and '.join(map(str, sorted(ends)))} layers in bf16 at the ends" if recipe else ""
-        problem = f"Megatron-Bridge has no recipe precision for {how}{gathered}{of_ends}"
-        raise InputError("precision", f"is {training.precision}, but {problem}.")
-    return names[0]
+def _mixed_precision(given: Mapping[str, Any], training: TrainingSpec) -> str | dict[str, Any] | None:
+    """Return the name of a recipe's precision with these fields, or the fields of a ``MixedPrecisionConfig``."""
+    if training.precision == "fp32" and not given:
+        return None
+    found = {"grad_reduce_in_fp32": training.precision == "bf16", **given}
+    names = [name for name, known in PRECISIONS.items() if known == found]
+    if names:
+        return names[0]
+    if found.get("fp8_recipe") == "mxfp8" and found.get("fp8_param_gather"):
+        found["reuse_grad_buf_for_mxfp8_param_ag"] = True  # asserted by ``MixedPrecisionConfig.finalize``
+    elements = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}[training.precision]
+    kind = {"_target_": elements, "_call_": False}
+    others = {"params_dtype": kind, "pipeline_dtype": kind, "autocast_dtype": None, "autocast_enabled": False}
+    return {"_target_": CLASS, **found, **others}
 
 
 def check(model: ModelSpec, training: TrainingSpec) -> None:
     """Raise ``InputError`` for a model or training that no override of Megatron-Bridge expresses."""
     refuse_unwritten("Megatron-Bridge", model, (*MODEL_FIELDS, *(GEMMA_3_FIELDS if _is_gemma3(model) else ())))
-    refuse_unwritten("Megatron-Bridge", written_training(training), TRAINING_FIELDS)
+    refuse_unwritten("Megatron-Bridge", written_training(training), megatron.TRAINING_FIELDS)
 
 
 def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:
     check_megatron_can("Megatron-Bridge", plan, most_sharded=3)
-    refuse_unwritten("Megatron-Bridge", model, (*MODEL_FIELDS, *(GEMMA_3_FIELDS if _is_gemma3(model) else ())))
+    check(model, training)
     check_chunks(model, training)
-    refuse_unwritten("Megatron-Bridge", training, TRAINING_FIELDS)
     refuse_unwritten("Megatron-Bridge", plan.config, CONFIG_FIELDS)
+    refuse_operations(plan.config)
     if training.attention_kernel != "flash":
         raise InputError(
             "attention_kernel",

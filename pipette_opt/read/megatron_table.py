@@ -1,6 +1,7 @@
 """Table of Megatron-LM options with their effects on predictions, ``data/megatron_options.csv``."""
 
 import csv
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -45,8 +46,9 @@ class MegatronOption:
         predicted.
     is_large
         Whether the time may differ by more than a tenth.
-    config_field
-        First field that the option sets, of a configuration of megatron-core or Megatron-LM; empty if none.
+    config_fields
+        Fields that the option sets, as ``Class.field`` of a configuration of megatron-core or Megatron-LM; the main one
+        first.
     within
         Part of the time breakdown that bounds the saved time, such as ``tensor_parallel``; ``None``: no bound.
     why
@@ -54,7 +56,7 @@ class MegatronOption:
     """
 
     name: str
-    config_field: str
+    config_fields: tuple[str, ...]
     kind: Kind
     choices: tuple[str, ...]
     status: Status
@@ -70,6 +72,12 @@ class MegatronOption:
     def field(self) -> str:
         """Name with underscores, as in Megatron's code."""
         return field_of(self.name)
+
+    @property
+    def switches_off(self) -> bool:
+        """Return whether the option is a flag that sets its field to ``False``."""
+        fields = [name.rpartition(".")[2] for name in self.config_fields]
+        return self.kind == "flag" and self.field not in fields and _SWITCHES_OFF.fullmatch(self.field) is not None
 
     def unlike(self, value: Any) -> tuple[str, ...]:
         """Return the parts of a value for which predictions are inaccurate; an empty text stands for a flag."""
@@ -135,7 +143,7 @@ def megatron_options() -> Mapping[str, MegatronOption]:
         kind, _, choices = row["kind"].partition(" ")
         option = MegatronOption(
             name=row["option"],
-            config_field=row["config_field"].split(", ")[0].rpartition(".")[2],
+            config_fields=tuple(filter(None, row["config_field"].split(", "))),
             kind=cast(Kind, kind),
             choices=tuple(filter(None, choices.split("|"))),
             status=cast(Status, row["status"]),
@@ -151,7 +159,11 @@ def megatron_options() -> Mapping[str, MegatronOption]:
     return options
 
 
+_SWITCHES_OFF = re.compile(r"(?:no|disable|untie)_.*|grad_reduce_in_bf16")
+"""Pattern of flags that set a field of another name to ``False``."""
+
 CHOSEN: Mapping[str, str] = {
+    "bias_activation_fusion": "no_bias_swiglu_fusion",
     "gated_linear_unit": "swiglu",
     "sequence_length": "seq_length",
     "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
@@ -163,12 +175,16 @@ def options_of_field(field: str) -> tuple[MegatronOption, ...] | None:
     """
     Return the options that set a field of a configuration of megatron-core or Megatron-LM.
 
-    Among several options, one with the field's name or in ``CHOSEN`` is the only result. The result is empty for a
-    field without an option on which neither time nor memory depends, and ``None`` for any other field without one.
+    Among several options, one in ``CHOSEN`` is the only result; one with the field's name is, too, beside a flag that
+    switches the field off. The result is empty for a field without an option on which neither time nor memory depends,
+    and ``None`` for any other field without one.
     """
-    chosen, options = CHOSEN.get(field, field), _options_by_field().get(field)
-    named = chosen in CHOSEN.values() or any(option.field == chosen for option in options or ())
-    return (megatron_options()[chosen],) if named else options
+    options = _options_by_field().get(field)
+    if field in CHOSEN:
+        return (megatron_options()[CHOSEN[field]],)
+    if field in CHOSEN.values() or any(option.field == field for option in options or ()):
+        return (megatron_options()[field], *(option for option in options or () if option.switches_off))
+    return options
 
 
 @cache

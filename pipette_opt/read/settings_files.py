@@ -23,6 +23,7 @@ from pipette_opt.read.kinds_of_files import (
     looks_like,
 )
 from pipette_opt.read.megatron_table import megatron_options
+from pipette_opt.read.recipe_overrides import flat, override_text
 from pipette_opt.read.shell.limits import MAX_SCRIPT_CHARACTERS
 from pipette_opt.read.sizing_words import MODEL_INSTEAD, Given, Setting, way_on
 
@@ -114,14 +115,14 @@ class SettingsFile:
 
     def given(self) -> dict[str, Given]:
         """Return the values of a map by dotted names, each with its line; a list is one value."""
-        return {name: Given(value, self.place(name.rpartition(".")[2])) for name, value in _flat(self.content, "")}
+        return {name: Given(value, self.place(name.rpartition(".")[2])) for name, value in flat(self.content, "")}
 
     def overrides(self) -> tuple[str, ...]:
         """Return the values of a file of a recipe's fields as overrides; empty for files of other frameworks."""
         known = self._frameworks()
         if not known or not known[0][0].overrides or len(self._distinct()) > 1:
             return ()
-        return tuple(f"{name}={_override(value)}" for name, value in _flat(self.content, ""))
+        return tuple(f"{name}={override_text(value)}" for name, value in flat(self.content, ""))
 
     @property
     def framework(self) -> Framework | None:
@@ -248,20 +249,6 @@ def _settings(prefix: str, value: Any) -> Iterator[Setting]:
                 yield from _settings(prefix, each)
     elif prefix:
         yield Setting(prefix, "" if value is None else str(value).lower() if isinstance(value, bool) else str(value))
-
-
-def _override(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(map(_override, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _flat(content: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(content, Mapping) and content:
-        for key, value in content.items():
-            yield from _flat(value, f"{name}.{key}" if name else str(key))
-    elif name:
-        yield name, content
 
 
 def _keys(value: Any) -> Iterator[str]:

@@ -3,7 +3,6 @@
 import ast
 import dataclasses
 import json
-import re
 import warnings
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +15,8 @@ from factories import llama_plan
 
 from pipette_opt.export.megatron import TRIAL_ITERATIONS
 from pipette_opt.export.targets import export
-from pipette_opt.frameworks.nemo import RECIPE_PRECISION, hydra_words, overrides
+from pipette_opt.frameworks.nemo import PRECISION_FIELDS, hydra_words, overrides
+from pipette_opt.read.recipe_overrides import PRECISIONS, WITHOUT_OPTION
 
 pytestmark = pytest.mark.client("megatron.core", "hydra", "omegaconf")
 
@@ -111,22 +111,39 @@ def test_an_unknown_field_would_be_noticed(tmp_path: Path) -> None:
 
 
 def test_precision_names_are_registered() -> None:
-    """They are Megatron-Bridge's, with the formats, the gather and the layers in bf16 that we take them for."""
-    tree = ast.parse(bridge("training", "mixed_precision.py").read_text())
-    recipes = {node.name: ast.unparse(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
-    for name, known in RECIPE_PRECISION.items():
-        if name is None:
-            continue
-        text = recipes[name]
-        if not known.recipe:
-            assert f"grad_reduce_in_fp32={known.precision != 'fp16'}" in text
-            continue
-        field = "fp4_recipe" if known.recipe == "nvfp4" else "fp8_recipe"
-        assert f"cfg = {known.precision}_mixed()" in text
-        assert f"cfg.{field} = '{known.recipe}'" in text
-        assert f"cfg.fp8_param_gather = {known.gather}" in text
-        ends = re.findall(r"num_layers_at_(?:start|end)_in_bf16 = (\d+)", text)
-        assert ends == [str(known.ends)] * (2 if known.ends else 0)
+    """They are Megatron-Bridge's, with all their fields but those on which no prediction depends."""
+    path = bridge("training", "mixed_precision.py")
+    tree = ast.parse(path.read_text())
+    recipes = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    harmless = {"fp4_recipe", "fp8_margin", "fp8_amax_history_len", "fp8_amax_compute_algo", *WITHOUT_OPTION}
+    for name, known in PRECISIONS.items():
+        found: dict[str, Any] = {}
+        for node in ast.walk(recipes[name]) if name != "null" else ():
+            if isinstance(node, ast.Call) and ast.unparse(node) == "bf16_mixed()":
+                found |= PRECISIONS["bf16_mixed"]
+            elif isinstance(node, ast.keyword | ast.Assign) and isinstance(node.value, ast.Constant):
+                field = node.arg if isinstance(node, ast.keyword) else ast.unparse(node.targets[0])
+                found[str(field).removeprefix("cfg.")] = node.value.value
+        plain = {field: value for field, value in found.items() if field not in harmless}
+        assert {field: value for field, value in plain.items() if value or field == "grad_reduce_in_fp32"} == known
+    assert dataclass_fields(path, "MixedPrecisionConfig") >= PRECISION_FIELDS
+
+
+@pytest.mark.parametrize("recipe", ["bf16_mixed", {"bf16": True, "fp8": "hybrid", "autocast_enabled": False}, None])
+def test_hydra_replaces_a_precision(recipe: object, tmp_path: Path) -> None:
+    """Whatever the recipe has, and the function of the plan is said beside; the config's class has the fields."""
+    plan = llama_plan()
+    model = {**plan.inputs["model"], "activation_func": "squared_relu", "gated_linear_unit": False}
+    training = {**plan.inputs["training"], "accumulate_allreduce_grads_in_fp32": False}
+    wanted = overrides(dataclasses.replace(plan, inputs={**plan.inputs, "model": model, "training": training}))
+    known = {name: dict.fromkeys(fields) for name, fields in known_fields().items()}
+    known["model"].pop("activation_func")
+    (tmp_path / "words.json").write_text(json.dumps([hydra_words(wanted), {**known, "mixed_precision": recipe}]))
+    applied = ask(QUESTION, tmp_path)
+    assert applied["mixed_precision"] == wanted["mixed_precision"]
+    assert applied["model"]["activation_func"] == wanted["model"]["activation_func"]
+    fields = dataclass_fields(bridge("training", "mixed_precision.py"), "MixedPrecisionConfig")
+    assert set(wanted["mixed_precision"]) - {"_target_"} <= fields
 
 
 def test_release() -> None:
