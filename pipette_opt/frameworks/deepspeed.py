@@ -157,7 +157,14 @@ OF_MEGATRON: Mapping[str, bool] = MappingProxyType(
 )
 """Options that Megatron-DeepSpeed has beside Megatron-LM's, by name with underscores; whether a value follows."""
 
-TRAINING_FIELDS = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel", "loss_chunks")
+TRAINING_FIELDS = (
+    "precision",
+    "accumulate_allreduce_grads_in_fp32",
+    "attention_kernel",
+    "loss_chunks",
+    "fused_norm",
+    "optimizer_offload_fraction",
+)
 CONFIG_FIELDS = (
     "sequence_parallel",
     "recompute_granularity",
@@ -350,6 +357,8 @@ def settings(plan: Plan) -> dict[str, Any]:
         STAGE: config.sharding_stage,
         **({OVERLAP: True} if config.overlap_grad_reduce else {}),
     }
+    if training.optimizer_offload_fraction:
+        found |= {HOST_STATES: "cpu", HOST_SHARE: training.optimizer_offload_fraction}
     if training.precision != "fp32":
         wide = "fp32" if training.accumulate_allreduce_grads_in_fp32 else training.precision
         found |= {f"{training.precision}.enabled": True, SUMS: wide, "communication_data_type": wide}
