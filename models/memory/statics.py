@@ -108,7 +108,7 @@ def static_sizes(chunks: nn.ModuleList, training: TrainingSpec, config: Parallel
         copies=tuple(copies),
         gradients=tuple(gradients),
         placeholders=tuple(e * rows * columns for rows, columns in shapes),
-        optimizer=tuple(training.optimizer_bytes * share(size, expert, 1) for expert, size in kinds),
+        optimizer=tuple(round(training.optimizer_bytes * share(size, expert, 1)) for expert, size in kinds),
         master=tuple(master * size for size in owned if master),
         moments=tuple(moment * size for size in owned for moment in moments),
         step=tuple(training.step_bytes * size for size in owned if training.step_bytes),

@@ -18,6 +18,7 @@ from pipette_opt.base.errors import InfeasibleError, InputError
 from pipette_opt.candidates.enumeration import enumerate_candidates
 from pipette_opt.candidates.known import agrees
 from pipette_opt.candidates.space import SearchSpace
+from pipette_opt.layers.parameters import num_trained_parameters
 from pipette_opt.specs import Instance
 
 SHARED_PARAMETERS = "optim_grads_params"
@@ -41,7 +42,8 @@ def with_shared_parameters(instance: Instance, space: SearchSpace) -> SearchSpac
         return space
     if training.optimizer == "muon" or instance.model.num_experts is not None:
         return space
-    held = instance.model.num_parameters * (training.parameter_bytes + training.gradient_bytes)
+    model = instance.model
+    held = model.num_parameters * training.parameter_bytes + num_trained_parameters(model) * training.gradient_bytes
     if held <= max(gpu.memory_bytes for gpu in cluster.gpu_kinds):
         return space
     return replace(space, more_sharding=(*space.more_sharding, SHARED_PARAMETERS))

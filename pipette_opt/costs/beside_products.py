@@ -41,7 +41,7 @@ def beside_products(
     model, training, stack = instance.model, instance.training, instance.stack
     gpus = [instance.cluster.gpu_kinds[gpu] for gpu in kinds]
     for product in column_products(model, kind):
-        times = [product_s(product, training, config, gpu, stack) for gpu in gpus]
+        times = [product_s(product, model.adapters, training, config, gpu, stack) for gpu in gpus]
         found += _beside(beside_traffic(model, training, config, product.inputs), times, stack)
     return found
 

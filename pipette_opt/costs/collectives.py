@@ -112,7 +112,7 @@ def gradient_traffic(
     of the gradients and later an all-gather of the parameters, unless the latter overlaps with the forwards
     (:func:`parameter_traffic`). ``experts`` selects the separate rings of routed experts.
     """
-    size, counts = sharing(model, config, experts=experts)
+    size, counts = sharing(model, config, experts=experts, trained=True)
     if not config.use_distributed_optimizer:
         single = all_reduce_traffic(training.gradient_bytes, size)
     else:
@@ -139,31 +139,54 @@ def parameter_traffic(
     ``experts`` selects the parameters of routed experts.
     """
     size = sharing(model, config, experts=experts)[0]
-    messages = gathered_bytes(model, training, config, experts=experts)
+    messages = gathered_bytes(model, training, config, experts=experts, trained=True)
     return [gather_traffic(message, size) if message else NO_TRAFFIC for message in messages]
 
 
 def gathered_bytes(
-    model: ModelSpec, training: TrainingSpec, config: ParallelConfig, *, experts: bool = False
+    model: ModelSpec,
+    training: TrainingSpec,
+    config: ParallelConfig,
+    *,
+    experts: bool = False,
+    trained: bool = False,
 ) -> list[float]:
-    """Return the bytes of gathered parameters on a rank of each stage, length ``pp``; ``experts``: routed ones only."""
-    counts = sharing(model, config, experts=experts)[1]
-    matrices = counts if experts else stage_parameters(model, config).matrices.tolist()
-    saved = training.parameter_bytes - training.gather_bytes
-    return [count * training.parameter_bytes - saved * few for count, few in zip(counts, matrices, strict=True)]
+    """
+    Return the bytes of gathered parameters on a rank of each stage, length ``pp``.
+
+    ``experts`` selects routed experts, ``trained`` leaves out what is frozen, whose matrices travel as they are stored.
+    """
+    counts = sharing(model, config, experts=experts, trained=trained)[1]
+    parameters, narrow = stage_parameters(model, config, trained=trained), training.gather_bytes
+    matrices = parameters.experts if experts else parameters.matrices
+    if model.adapters is not None:
+        narrow = min(model.adapters.base_bytes, training.parameter_bytes)
+        if experts:
+            matrices = np.zeros_like(matrices) if trained else matrices - trained_experts(model, config)
+    whole, saved = training.parameter_bytes, training.parameter_bytes - narrow
+    return [count * whole - saved * few for count, few in zip(counts, matrices.tolist(), strict=True)]
 
 
-def sharing(model: ModelSpec, config: ParallelConfig, *, experts: bool) -> tuple[int, list[float]]:
+def trained_experts(model: ModelSpec, config: ParallelConfig) -> FloatArray:
+    """Return the trained parameters of routed experts on a rank of each stage, shape ``(pp,)``."""
+    return stage_parameters(model, config, trained=True).experts
+
+
+def sharing(
+    model: ModelSpec, config: ParallelConfig, *, experts: bool, trained: bool = False
+) -> tuple[int, list[float]]:
     """Return the number of ranks that share parameters, and the number of parameters on one rank of each stage."""
+    counts = stage_parameters(model, config, trained=trained)
     if experts:
         size = max(config.expert_data_parallel_size // config.num_distributed_optimizer_instances, 1)
-        return size, stage_parameters(model, config).experts.tolist()
-    return config.sharing_ranks, stage_parameters(model, config).own.tolist()
+        return size, counts.experts.tolist()
+    return config.sharing_ranks, counts.own.tolist()
 
 
 def has_tied_stages(model: ModelSpec, config: ParallelConfig) -> bool:
     """Return whether the first and the last stage both hold the word embeddings."""
     tied = not model.untie_embeddings_and_output_weights or model.mtp_num_layers > 0
+    tied = tied and model.adapters is None  # frozen tables have no gradient
     return config.pipeline_model_parallel_size > 1 and tied
 
 

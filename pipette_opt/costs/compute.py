@@ -13,6 +13,7 @@ import numpy as np
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.types import FloatArray, IntArray, read_only
+from pipette_opt.costs.adapters import adapters_s
 from pipette_opt.costs.attention import attention_times_s
 from pipette_opt.costs.expert_layer import expert_times_s
 from pipette_opt.costs.host import bound_by_host, host_step_s, host_time_s
@@ -22,6 +23,7 @@ from pipette_opt.costs.muon import orthogonal_s
 from pipette_opt.costs.products import (
     ProductTimes,
     cast_s,
+    frozen_s,
     linear_format,
     plain_format,
     product_s,
@@ -206,7 +208,7 @@ def head_product_s(
 ) -> ProductTimes:
     """Return the times of the output head's product for one micro-batch, seconds."""
     tp = config.tensor_model_parallel_size
-    return product_times_s(
+    times = product_times_s(
         micro_batch_tokens(training, config),
         model.padded_vocab_size(tp) // tp,
         model.hidden_size,
@@ -215,6 +217,7 @@ def head_product_s(
         rates=rates,
         gradient_bytes=training.gradient_bytes,
     )
+    return frozen_s(times, 0.0, model.adapters, gpu, rates)
 
 
 def head_times_s(
@@ -233,7 +236,8 @@ def head_times_s(
     mtp_layers, (before, after) = model.mtp_num_layers, (0.0, 0.0)
     if mtp_layers:
         before, after = _mtp_times_s(model, training, config, gpu, rates)
-    copies = copies_s(parts_on_rank(model, config).head, training, config, gpu, rates)
+    sizes = parts_on_rank(model, config).head, parts_on_rank(model, config, trained=True).head
+    copies = copies_s(*sizes, training, config, gpu, rates)
     return (
         (1 + mtp_layers) * (forward + 4 * streaming) + mtp_layers * before + copies[0],
         (1 + mtp_layers) * (backward + 2 * streaming) + mtp_layers * after + copies[1],
@@ -251,9 +255,10 @@ def _mtp_times_s(
     """
     tokens, tp, h = micro_batch_tokens(training, config), config.tensor_model_parallel_size, model.hidden_size
     share, form = tp if config.sequence_parallel else 1, linear_format(gpu, training, rates)
-    forward, backward = product_times_s(
+    times = product_times_s(
         tokens, h // tp, 2 * h, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes
-    ).passes_s
+    )
+    forward, backward = frozen_s(times, 0.0, model.adapters, gpu, rates).passes_s
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     stream = tokens * h / share * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
     look_up = look_up_s(model, training, config, gpu, rates)
@@ -324,8 +329,8 @@ def _owned_and_cast(model: ModelSpec, config: ParallelConfig) -> tuple[FloatArra
 
     For each stage, shape ``(pp,)`` each.
     """
-    parameters, experts, matrices = stage_parameters(model, config)
-    to_cast = matrices + experts
+    parameters, experts, matrices = stage_parameters(model, config, trained=True)
+    to_cast = matrices + experts * (model.adapters is None)
     if config.use_distributed_optimizer:
         groups = config.num_distributed_optimizer_instances / config.state_groups
         parameters = parameters / (config.sharing_ranks * config.state_groups)
@@ -360,7 +365,8 @@ def _outside_core_times_s(
     tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
     own, branches = 1 / (tp if config.sequence_parallel else 1), model.branches(kind)
     form, products = linear_format(gpu, training, rates), [each for branch in branches for each in branch.products]
-    seconds = [product_s(product, training, config, gpu, rates).passes_s for product in products]
+    seconds = [product_s(product, model.adapters, training, config, gpu, rates).passes_s for product in products]
+    seconds += [adapters_s(branch, training, config, gpu, rates) for branch in branches]
     norms = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     whole = [product for product in products if product.split == "whole"]
     channels = 1.0 * len(branches) * model.hidden_size  # inputs of all branches, as large as their outputs
@@ -403,5 +409,6 @@ def look_up_s(
     The copies of the embeddings count by half in each pass.
     """
     moved = 4.0 * micro_batch_tokens(training, config) * model.hidden_size * training.parameter_bytes
-    copies = sum(copies_s(parts_on_rank(model, config).embeddings, training, config, gpu, rates)) / 2.0
+    sizes = parts_on_rank(model, config).embeddings, parts_on_rank(model, config, trained=True).embeddings
+    copies = sum(copies_s(*sizes, training, config, gpu, rates)) / 2.0
     return moved / (gpu.memory_bytes_per_s * rates.streaming) + rates.kernel_s + copies

@@ -16,7 +16,7 @@ concatenates the results, in framework operations, each through memory.
 """
 
 from pipette_opt.costs.experts import distinct_shares, local_experts, rows_of_expert
-from pipette_opt.costs.products import cast_s, linear_format, plain_format, product_times_s
+from pipette_opt.costs.products import cast_s, frozen_s, linear_format, plain_format, product_times_s
 from pipette_opt.costs.stage import expert_block
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
@@ -113,7 +113,7 @@ def _latent_times_s(
     own, found = tokens_of_rank(training, config), []
     for n, k in ((latent, h), (h, latent)):
         times = product_times_s(own, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes)
-        forward, backward = times.passes_s
+        forward, backward = frozen_s(times, n * k, model.adapters, gpu, rates).passes_s
         found.append((forward + cast_s(own * k, form, gpu, rates), backward + cast_s(own * n, form, gpu, rates)))
     return found[0][0] + found[1][0], found[0][1] + found[1][1]
 
@@ -135,11 +135,12 @@ def expert_times_s(
 
     def products_s(n: int, k: int) -> tuple[float, float]:
         """Return the forward and backward time of one grouped product, seconds."""
-        return product_times_s(
+        times = product_times_s(
             height, n, k, form=form, gpu=gpu, rates=rates, gradient_bytes=training.gradient_bytes, count=local
-        ).passes_s
+        )
+        return frozen_s(times, local * n * k, model.adapters, gpu, rates).passes_s
 
-    router = product_times_s(
+    router_times = product_times_s(
         own,
         model.num_experts,
         model.hidden_size,
@@ -147,7 +148,8 @@ def expert_times_s(
         gpu=gpu,
         rates=rates,
         gradient_bytes=training.gradient_bytes,
-    ).passes_s
+    )
+    router = frozen_s(router_times, 0.0, model.adapters, gpu, rates).passes_s
     first, second = products_s(up, h), products_s(h, width)
     latent = _latent_times_s(model, training, config, gpu, rates)
     memory = gpu.memory_bytes_per_s * rates.streaming

@@ -6,6 +6,7 @@ from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.expert_layer import ROUTED_KERNELS, ROUTER_KERNELS, expert_kernels
 from pipette_opt.costs.experts import expert_traffic
 from pipette_opt.costs.ring_steps import HOST_KERNELS, ring_steps
+from pipette_opt.layers.adapters import KERNELS_OF_ADAPTER, adapted
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, Instance, LayerKind, ModelSpec, StackSpec, TrainingSpec
 
@@ -51,7 +52,8 @@ def _kernels(model: ModelSpec, training: TrainingSpec, config: ParallelConfig, k
     for branch in model.branches(kind):
         rings = HOST_KERNELS * ring_steps(training, config) if branch.core == "attention" else 0
         of_heads = 2 * (branch.normed_heads > 0) * (1 if training.fused_norm else 7)  # of queries and of keys
-        found["attn" if branch.core else "mlp"] = branch.kernels(training) + norms + of_heads + rings
+        adapters = KERNELS_OF_ADAPTER * len(adapted(branch))
+        found["attn" if branch.core else "mlp"] = branch.kernels(training) + norms + of_heads + rings + adapters
     experts = expert_kernels(model, config) if kind.has_experts else 0
     router = (ROUTER_KERNELS, ROUTED_KERNELS) if experts else (0, 0)
     return found | {

@@ -2,6 +2,7 @@
 
 from pipette_opt.costs.expert_layer import activation_again_s, expert_times_s
 from pipette_opt.costs.products import cast_s, linear_format, product_s
+from pipette_opt.layers.adapters import Adapters
 from pipette_opt.layers.branch import BY_OPERATION, Branch, Module
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, Instance, LayerKind, StackSpec, TrainingSpec
@@ -40,7 +41,7 @@ def modules_again_s(
             seconds += passes[0] * moved / stream + rates.kernel_s
         for name, module in branch.modules.items():
             if config.recomputes(name) or (name == "shared_experts" and repeats_all):
-                seconds += module_forward_s(module, training, config, gpu, rates)
+                seconds += module_forward_s(module, model.adapters, training, config, gpu, rates)
     if repeats_all:
         seconds += expert_times_s(model, training, config, gpu, rates)[0]
     elif kind.has_experts and config.recomputes("moe_act"):
@@ -54,16 +55,21 @@ def operations_again_s(
     """Return the time of what recomputation by operation repeats of a branch, seconds."""
     normed = branch.model.hidden_size * (1 + branch.model.more_norms)
     repeated = Module(branch.operations[1::2], branch.streamed, normed, kernels=branch.kernels(training))
-    return module_forward_s(repeated, training, config, gpu, rates)
+    return module_forward_s(repeated, branch.model.adapters, training, config, gpu, rates)
 
 
 def module_forward_s(
-    module: Module, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+    module: Module,
+    adapters: Adapters | None,
+    training: TrainingSpec,
+    config: ParallelConfig,
+    gpu: GpuSpec,
+    rates: StackSpec,
 ) -> float:
     """Return the forward time of a part of a branch, seconds: norms, products with their casts, elementwise kernels."""
     tokens, tp = micro_batch_tokens(training, config), config.tensor_model_parallel_size
     form, own = linear_format(gpu, training, rates), 1 / (tp if config.sequence_parallel else 1)
-    products = [product_s(product, training, config, gpu, rates).forward_s for product in module.products]
+    products = [product_s(product, adapters, training, config, gpu, rates).forward_s for product in module.products]
     passes = FUSED_NORM_PASSES if training.fused_norm else UNFUSED_NORM_PASSES
     stream = tokens * training.parameter_bytes / (gpu.memory_bytes_per_s * rates.streaming)
     moved = module.streamed / tp * rates.elementwise + passes[0] * module.normed * own

@@ -53,9 +53,9 @@ def layer_flops(model: ModelSpec, config: ParallelConfig, kind: LayerKind) -> tu
 def orthogonal_s(
     model: ModelSpec, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> FloatArray:
-    """Return the seconds of each stage's orthogonalisation, shape ``(pp,)``; 0 for Adam."""
+    """Return the seconds of each stage's orthogonalisation, shape ``(pp,)``; 0 for any other optimizer than Muon."""
     seconds = np.zeros(config.pipeline_model_parallel_size)
-    if training.optimizer == "adam":
+    if training.optimizer != "muon":
         return seconds
     sharded = config.use_distributed_optimizer
     owners = config.data_parallel_size * config.context_parallel_size if sharded else 1

@@ -159,7 +159,7 @@ def num_buckets(model: ModelSpec, config: ParallelConfig) -> IntArray:
     ranks = config.data_parallel_size * config.context_parallel_size
     size = config.ddp_bucket_size or max(SMALLEST_BUCKET, BUCKET_PER_RANK * ranks)
     buckets = np.ones(config.pipeline_model_parallel_size, dtype=np.int64)
-    parameters = stage_parameters(model, config).total[0]
+    parameters = stage_parameters(model, config, trained=True).total[0]
     buckets[0] = max(1, int(np.ceil(parameters * float(config.chunk_shares[0, 0]) / size)))
     return buckets
 

@@ -82,12 +82,12 @@ def _rings(
 ) -> ShardedRings:
     """Return the rings of the parameters that ranks share, all but routed experts or these."""
     num_reductions = config.num_microbatches(training.global_batch_size) if training.whole_gradients else 1
-    full, (size, counts) = config.sharding_stage == 3, sharing(model, config, experts=experts)
+    full, (size, counts) = config.sharding_stage == 3, sharing(model, config, experts=experts, trained=True)
     whole = gathered_bytes(model, training, config, experts=experts)
     forward, backward = [], []
     for count, message, layers in zip(counts, whole, config.layers_per_stage, strict=True):
         gather, scatter = gather_traffic(message, size), gather_traffic(count * training.gradient_bytes, size)
-        steps, is_sent = gather.num_steps * layers, size > 1 and count > 0
+        steps, is_sent = gather.num_steps * layers, size > 1 and message > 0
         again = gather.hop_bytes if full else 0.0
         forward.append(RingTraffic(gather.hop_bytes, steps, layers) if full and is_sent else NO_TRAFFIC)
         reduced = scatter.hop_bytes / num_reductions
@@ -103,8 +103,8 @@ def outer_traffic(
     """Return the traffic among optimizer instances once an iteration, length ``pp``; none with one instance."""
     if config.num_distributed_optimizer_instances == 1:
         return [NO_TRAFFIC] * config.pipeline_model_parallel_size
-    size, counts = sharing(model, config, experts=experts)
-    whole = gathered_bytes(model, training, config, experts=experts)
+    size, counts = sharing(model, config, experts=experts, trained=True)
+    whole = gathered_bytes(model, training, config, experts=experts, trained=True)
     return [
         _outer(count * training.gradient_bytes / size, message / size, config)
         for count, message in zip(counts, whole, strict=True)

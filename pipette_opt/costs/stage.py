@@ -21,7 +21,7 @@ class StageParameters(NamedTuple):
     own
         All but routed experts.
     matrices
-        Parameters in matrix products of the layers, without routed experts.
+        Parameters in matrix products of the layers, without routed experts and adapters.
     """
 
     own: FloatArray
@@ -40,19 +40,19 @@ def expert_block(config: ParallelConfig) -> int:
     return config.expert_tensor_size * config.expert_model_parallel_size
 
 
-def parts_on_rank(model: ModelSpec, config: ParallelConfig) -> RankParameters:
-    """Return the parameters of each part of a model on one rank of a configuration."""
+def parts_on_rank(model: ModelSpec, config: ParallelConfig, *, trained: bool = False) -> RankParameters:
+    """Return the parameters of each part of a model on one rank; ``trained``: without frozen ones."""
     tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
-    return _rank_parameters(model, tp, pp, expert_block(config))
+    return _rank_parameters(model, tp, pp, expert_block(config), trained=trained)
 
 
 _rank_parameters = lru_cache(maxsize=REMEMBERED)(rank_parameters)
 
 
 @lru_cache(maxsize=REMEMBERED)
-def stage_parameters(model: ModelSpec, config: ParallelConfig) -> StageParameters:
-    """Return the number of parameters on one rank of each stage."""
-    parts = parts_on_rank(model, config)
+def stage_parameters(model: ModelSpec, config: ParallelConfig, *, trained: bool = False) -> StageParameters:
+    """Return the number of parameters on one rank of each stage; ``trained``: without frozen ones."""
+    parts = parts_on_rank(model, config, trained=trained)
     sums = np.zeros((3, config.pipeline_model_parallel_size))
     for kind, layers in held_of_kinds(model, config).items():
         each = parts.layers[kind], parts.experts[kind], parts.matrices[kind]

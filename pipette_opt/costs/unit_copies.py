@@ -20,15 +20,22 @@ def layer_copies_s(
         return 0.0, 0.0
     parts = parts_on_rank(model, config)
     replicas = config.expert_data_parallel_size // config.num_distributed_optimizer_instances
-    return copies_s(parts.layers[kind] + (replicas > 1) * parts.experts[kind], training, config, gpu, rates)
+    own = parts_on_rank(model, config, trained=True)
+    held, trained = (each.layers[kind] + (replicas > 1) * each.experts[kind] for each in (parts, own))
+    return copies_s(held, trained, training, config, gpu, rates)
 
 
 def copies_s(
-    parameters: float, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+    parameters: float, trained: float, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
-    """Return the seconds of the copies of so many parameters for one micro-batch, forward and backward."""
+    """
+    Return the seconds of the copies of a unit's parameters for one micro-batch, forward and backward.
+
+    ``trained``: those of the parameters that have gradients.
+    """
     if rates.family != "fsdp" or config.sharding_stage < 2 or config.sharing_ranks == 1:
         return 0.0, 0.0
     stream = parameters / (gpu.memory_bytes_per_s * rates.streaming)
     out = 2.0 * training.gather_bytes * stream * (config.sharding_stage == 3)
-    return out, out + (training.parameter_bytes + training.gradient_bytes) * stream
+    back = (training.parameter_bytes + training.gradient_bytes) * trained
+    return out, out + back / (gpu.memory_bytes_per_s * rates.streaming)

@@ -394,7 +394,7 @@ def reduction_pieces_s(
     kinds = list(dict.fromkeys(model.layers))
     if not config.reduces_in_one_ring or instance.allreduce != "ring":
         return np.zeros(2 * len(kinds) + 3)
-    parts = parts_on_rank(model, config)
+    parts = parts_on_rank(model, config, trained=True)
     own = [*parts.layers.values(), parts.embeddings, parts.head, *np.zeros(len(kinds) + 1)]
     pieces = parameter(dense_shape(config, tile)) * np.array(own)
     experts = expert_shape(config, tile)

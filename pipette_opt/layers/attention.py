@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from pipette_opt.layers.adapters import ATTENTION_TARGETS
 from pipette_opt.layers.branch import Branch, Kept, Matrix, OnRank, Product, Work
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ class AttentionBranch(Branch):
 
     norms_heads: ClassVar[bool] = True
     """``--qk-layernorm`` normalises the heads of queries and keys."""
+
+    first_linears: ClassVar[tuple[str, ...]] = ATTENTION_TARGETS[:3]
+    """Matrices of products with the layer's input, by PEFT's names."""
 
     heads_freed_by: ClassVar[tuple[str, ...]] = ()
     """Modules whose selective recomputation frees queries, keys and values."""
@@ -43,6 +47,11 @@ class AttentionBranch(Branch):
     def operations(self) -> tuple[Product, ...]:
         """Queries, keys, values, output product; none with a gate of the output."""
         return () if self.model.attention_output_gate else self.orthogonal
+
+    @property
+    def linears(self) -> Mapping[str, Product]:
+        """Queries (with the gate of the output), keys, values, output product."""
+        return dict(zip(ATTENTION_TARGETS, self.orthogonal, strict=True))
 
     @property
     def split_vectors(self) -> int:
@@ -127,11 +136,11 @@ class AttentionBranch(Branch):
         layer_input = rank.stored * rank.own_tokens * self.model.hidden_size
         return (
             *super().kept(rank),
-            Kept(layer_input, "qkv_linear", ("layernorm",) * self.has_own_norm),
+            Kept(layer_input, "qkv_linear", ("layernorm",) * self.has_own_norm, input_of=self.first_linears),
             Kept(e * tokens * (query + keys), "core_attn", self.heads_freed_by),
             # The core keeps its output, too, so an fp8 copy of it is additional.
             Kept(e * tokens * output, "attn_proj", ("core_attn",) if rank.fp8 else (), in_work=True),
-            Kept(rank.fp8 * tokens * output),
+            Kept(rank.fp8 * tokens * output, input_of=("o_proj",)),
             Kept(self.core_bytes(rank), freed_by=("core_attn",)),
             *self.kept_inside(rank),
         )

@@ -167,12 +167,15 @@ class Kept(NamedTuple):
         Modules (Megatron-Core's names) whose selective recomputation frees them.
     in_work
         Whether the working memory of the backward pass includes them once they are recomputed.
+    input_of
+        Matrices whose gradients alone need them, by PEFT's names (``q_proj``); empty if other operations do, too.
     """
 
     size: Any
     module: str | None = None
     freed_by: tuple[str, ...] = ()
     in_work: bool = False
+    input_of: tuple[str, ...] = ()
 
 
 class Work(NamedTuple):
@@ -234,6 +237,16 @@ class Branch:
     def operations(self) -> tuple[Product, ...]:
         """Matrix products in order, as frameworks without fused products run them; none where that is not known."""
         return ()
+
+    @property
+    def linears(self) -> Mapping[str, Product]:
+        """Matrices that may have an adapter, by PEFT's names, without those of routed experts."""
+        return MappingProxyType({})
+
+    @property
+    def expert_linears(self) -> Mapping[str, Product]:
+        """Matrices of one routed expert, by PEFT's names."""
+        return MappingProxyType({})
 
     @property
     def orthogonal(self) -> tuple[Product, ...]:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipette_opt.layers.adapters import adapter_kept, needed
 from pipette_opt.layers.branch import BY_OPERATION, Branch, Kept, OnRank
 
 
@@ -41,7 +42,9 @@ def branch_bytes(branch: Branch, rank: OnRank, again: Mapping[str, Any]) -> Bran
     again
         Whether each module is recomputed, or each operation; those that never are may be absent.
     """
-    tensors, work = branch.kept(rank), branch.work(rank)
+    tensors = [tensor for tensor in branch.kept(rank) if needed(branch, tensor)]
+    tensors += adapter_kept(branch, rank)
+    work = branch.work(rank)
     whole = sum(tensor.size for tensor in tensors)
     freed = [(tensor, _freed(tensor, again)) for tensor in tensors]
     kept = whole - sum(size for _, size in freed)

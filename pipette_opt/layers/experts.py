@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipette_opt.layers.adapters import MLP_TARGETS
 from pipette_opt.layers.branch import Branch, Kept, Matrix, Module, OnRank, Product, Work
 from pipette_opt.layers.mlp import MlpBranch
 
@@ -57,6 +58,11 @@ class ExpertBranch(MlpBranch):
     def orthogonal(self) -> tuple[Product, ...]:
         """Matrices of the shared experts, router, and projections for the routed experts."""
         return *self.products, *self.whole_matrices
+
+    @property
+    def expert_linears(self) -> Mapping[str, Product]:
+        """Gate, product to the width of an expert, and back."""
+        return self.linears_of(self.model.expert_hidden_size, self.model.expert_ffn_size)
 
     @property
     def router_parameters(self) -> int:
@@ -133,12 +139,12 @@ class ExpertBranch(MlpBranch):
             # Of the router; recomputation of the whole branch begins there.
             Kept(rank.element * layer_input, "rest", ("layernorm",)),
             Kept(router + latents + 4 * rows, freed_by=whole),
-            Kept(rank.stored * rows * model.expert_hidden_size, "expert_fc1", whole),
+            Kept(rank.stored * rows * model.expert_hidden_size, "expert_fc1", whole, input_of=MLP_TARGETS[:2]),
             Kept(rank.element * rows * self.gates * width, "moe_act", whole),
-            Kept(rank.stored * rows * width, "rest", ("moe", "moe_act")),
-            Kept(self.inside_bytes(rank), "rest", shared),
+            Kept(rank.stored * rows * width, "rest", ("moe", "moe_act"), input_of=MLP_TARGETS[2:]),
+            *self.inside(rank, *shared),
             # The router keeps the input unchanged, so an fp8 copy of it is additional.
-            Kept((self.width > 0) * rank.fp8 * layer_input, freed_by=(*shared, "layernorm")),
+            Kept((self.width > 0) * rank.fp8 * layer_input, freed_by=(*shared, "layernorm"), input_of=MLP_TARGETS[:2]),
         )
 
     def work(self, rank: OnRank) -> Work:

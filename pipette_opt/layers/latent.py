@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipette_opt.layers.adapters import LATENT_TARGETS
 from pipette_opt.layers.attention import AttentionBranch
 from pipette_opt.layers.branch import Branch, Kept, Matrix, Module, OnRank, Product
 from pipette_opt.layers.yarn import YarnScaling
@@ -104,6 +105,7 @@ class LatentAttentionBranch(AttentionBranch):
     norms_heads = False
     heads_freed_by = ("mla_up_proj",)
     context_types: ClassVar[tuple[str, ...]] = ("p2p",)
+    first_linears = ("q_proj", *LATENT_TARGETS[:2])
 
     @property
     def sizes(self) -> LatentAttention:
@@ -128,6 +130,14 @@ class LatentAttentionBranch(AttentionBranch):
     def orthogonal(self) -> tuple[Product, ...]:
         """Matrices of all products; Megatron-Core splits none of them."""
         return self.products
+
+    @property
+    def linears(self) -> Mapping[str, Product]:
+        """Projections of queries, of keys with values, and of the output."""
+        whole = self.sizes.q_lora_rank is None
+        query, down = ("q_proj", ()) if whole else ("q_b_proj", ("q_a_proj",))
+        names = (query, "kv_b_proj", "o_proj", *down, "kv_a_proj_with_mqa")
+        return dict(zip(names, self.products, strict=False))  # an indexer's own products follow
 
     @property
     def operations(self) -> tuple[Product, ...]:
@@ -206,8 +216,8 @@ class LatentAttentionBranch(AttentionBranch):
         copies = (len(sizes.down_sizes) - 1) * rank.fp8 * self.model.hidden_size
         return (
             Kept(tokens * rank.element * sizes.down_size),
-            Kept(tokens * rank.stored * sizes.latent_size, freed_by=self.heads_freed_by),
-            Kept(tokens * copies, freed_by=("layernorm",)),
+            Kept(tokens * rank.stored * sizes.latent_size, freed_by=self.heads_freed_by, input_of=LATENT_TARGETS[2:]),
+            Kept(tokens * copies, freed_by=("layernorm",), input_of=self.first_linears),
         )
 
     def kernels(self, training: "TrainingSpec") -> int:

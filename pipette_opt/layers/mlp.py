@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipette_opt.layers.adapters import MLP_TARGETS
 from pipette_opt.layers.branch import Branch, Kept, Module, OnRank, Product, Work
 
 if TYPE_CHECKING:
@@ -38,6 +39,17 @@ class MlpBranch(Branch):
         """Gate and product to the width one by one, and back."""
         h, width = self.model.hidden_size, self.width
         return *self.gates * (Product(width, h, "columns"),), Product(h, width, "rows")
+
+    @property
+    def linears(self) -> Mapping[str, Product]:
+        """Gate, product to the width, and back; none without a width."""
+        return self.linears_of(self.model.hidden_size, self.width)
+
+    def linears_of(self, outer: int, width: int) -> Mapping[str, Product]:
+        """Return the matrices of an MLP of this width between ``outer`` channels; none without a width."""
+        names = MLP_TARGETS[2 - self.gates :] if width else ()
+        shapes = (*self.gates * (Product(width, outer, "columns"),), Product(outer, width, "rows"))
+        return dict(zip(names, shapes, strict=bool(width)))
 
     @property
     def split_vectors(self) -> int:
@@ -76,7 +88,15 @@ class MlpBranch(Branch):
     def kept(self, rank: OnRank) -> tuple[Kept, ...]:
         """Return the tensors of norms, and the inputs of both products and of the activation."""
         inputs = rank.stored * rank.own_tokens * self.model.hidden_size
-        return *super().kept(rank), Kept(inputs + self.inside_bytes(rank), "rest", ("mlp",))
+        return *super().kept(rank), Kept(inputs, "rest", ("mlp",), input_of=MLP_TARGETS[:2]), *self.inside(rank, "mlp")
+
+    def inside(self, rank: OnRank, *freed_by: str) -> tuple[Kept, ...]:
+        """Return the inputs of the activation and of the second product."""
+        channels = rank.tokens * self.width / rank.tp
+        return (
+            Kept(rank.element * self.gates * channels, "rest", freed_by),
+            Kept(rank.stored * channels, "rest", freed_by, input_of=MLP_TARGETS[2:]),
+        )
 
     def work(self, rank: OnRank) -> Work:
         """
@@ -95,10 +115,6 @@ class MlpBranch(Branch):
             hidden * (1 + kept * gathers) + shard * gathers - kept * down + fp8 * up,
         )
         return Work(np.maximum.reduce(moments), up + kept * down + (1 + kept) * shard)
-
-    def inside_bytes(self, rank: OnRank) -> Any:
-        """Return the bytes of the inputs of the activation and of the second product."""
-        return rank.tokens * self.width / rank.tp * (rank.element * self.gates + rank.stored)
 
     def kernels(self, training: "TrainingSpec") -> int:
         """Return the kernel launches of a pass: norm, two products, activation, and two more for a gate. Counted."""

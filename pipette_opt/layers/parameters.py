@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pipette_opt.layers.adapters import adapter_parameters
 from pipette_opt.layers.branch import Parameters
 from pipette_opt.layers.branches import branches_of
 from pipette_opt.layers.kinds import LayerKind
@@ -14,9 +15,26 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=256)
 def layer_parameters(model: "ModelSpec", kind: LayerKind) -> Parameters:
-    """Return the parameters of one layer of a kind."""
+    """Return the parameters of one layer of a kind, without adapters."""
     parts = zip(*(branch.parameters for branch in branches_of(model, kind)), strict=True)
     return Parameters(*(sum(part) for part in parts))
+
+
+@lru_cache(maxsize=256)
+def trained_layer_parameters(model: "ModelSpec", kind: LayerKind) -> Parameters:
+    """Return the trained parameters of one layer of a kind: all, or those of its adapters."""
+    if model.adapters is None:
+        return layer_parameters(model, kind)
+    parts = zip(*map(adapter_parameters, branches_of(model, kind)), strict=True)
+    return Parameters(*(sum(part) for part in parts))
+
+
+def num_trained_parameters(model: "ModelSpec") -> int:
+    """Return the number of trained parameters of a model: all, or those of its adapters."""
+    if model.adapters is None:
+        return model.num_parameters
+    layers = (*model.layers, *model.num_own_mtp_layers * model.mtp_layers)
+    return sum(trained_layer_parameters(model, kind).total for kind in layers)
 
 
 def embedding_parameters(model: "ModelSpec", tp: Any) -> Parameters:
@@ -58,7 +76,7 @@ class RankParameters(NamedTuple):
     layers, experts
         Parameters of a layer of each kind: all but routed experts, and routed experts.
     matrices
-        Parameters of a layer of each kind that tensor ranks split.
+        Parameters of a layer of each kind that tensor ranks split, without adapters.
     embeddings, head
         Parameters of the first and of the last stage beside their layers.
     """
@@ -70,22 +88,36 @@ class RankParameters(NamedTuple):
     head: Any
 
 
-def rank_parameters(model: "ModelSpec", tp: Any, pp: Any, expert_ranks: Any) -> RankParameters:
+def rank_parameters(
+    model: "ModelSpec", tp: Any, pp: Any, expert_ranks: Any, *, trained: bool = False
+) -> RankParameters:
     """
     Return the parameters of one rank, with the vocabulary padded as Megatron does.
 
     Parameters
     ----------
+    trained
+        Whether frozen parameters are left out; adapters always count.
     tp, pp
         Tensor-parallel ranks, and pipeline stages: numbers or arrays of them.
     expert_ranks
         Ranks that together hold every expert once.
     """
-    parts = {kind: layer_parameters(model, kind) for kind in dict.fromkeys(model.layers)}
+    kinds = dict.fromkeys(model.layers)
+    frozen = {kind: layer_parameters(model, kind) for kind in kinds}
+    own = {kind: trained_layer_parameters(model, kind) for kind in kinds}
+    has_adapters = model.adapters is not None
+    parts = own if trained else frozen
+    layers = {kind: part.on_rank(tp) for kind, part in parts.items()}
+    experts = {kind: part.experts / expert_ranks for kind, part in parts.items()}
+    if has_adapters and not trained:
+        layers = {kind: size + own[kind].on_rank(tp) for kind, size in layers.items()}
+        experts = {kind: size + own[kind].experts / expert_ranks for kind, size in experts.items()}
+    ends = 0 if has_adapters and trained else 1
     return RankParameters(
-        layers={kind: part.on_rank(tp) for kind, part in parts.items()},
-        experts={kind: part.experts / expert_ranks for kind, part in parts.items()},
-        matrices={kind: part.sharded / tp for kind, part in parts.items()},
-        embeddings=embedding_parameters(model, tp).on_rank(tp),
-        head=head_parameters(model, tp, pp).on_rank(tp),
+        layers=layers,
+        experts=experts,
+        matrices={kind: ends * part.sharded / tp for kind, part in frozen.items()},
+        embeddings=ends * embedding_parameters(model, tp).on_rank(tp),
+        head=ends * head_parameters(model, tp, pp).on_rank(tp),
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from pipette_opt.layers.adapters import RECURRENT_TARGETS
 from pipette_opt.layers.branch import Branch, Kept, OnRank, Product, Work
 
 if TYPE_CHECKING:
@@ -341,10 +342,16 @@ class RecurrentBranch(Branch):
         """Multiplications of convolution and recurrence per token."""
         return self.sizes.conv_size * self.sizes.conv_kernel_dim + self.sizes.model_flops
 
+    @property
+    def linears(self) -> Mapping[str, Product]:
+        """Input and output product."""
+        return dict(zip(RECURRENT_TARGETS, self.products, strict=True))
+
     def kept(self, rank: OnRank) -> tuple[Kept, ...]:
         """Return the tensors of norms, the input of the first product, and the tensors inside the mixer."""
         inside = rank.tokens / rank.tp * self.sizes.kept_bytes(rank.element)
-        return *super().kept(rank), Kept(rank.stored * rank.own_tokens * self.model.hidden_size + inside)
+        layer_input = rank.stored * rank.own_tokens * self.model.hidden_size
+        return *super().kept(rank), Kept(layer_input, input_of=RECURRENT_TARGETS[:1]), Kept(inside)
 
     def work(self, rank: OnRank) -> Work:
         """Return the gradients of outputs of product and convolution, and of the scan's input and output."""

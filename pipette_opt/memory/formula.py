@@ -21,6 +21,16 @@ SECOND_MOMENT_BYTES = 4
 """Bytes per parameter of Adam's second moment; Muon has none for its matrices."""
 
 
+EAGER_KEPT, EAGER_WORK = 2, 8
+"""
+Bytes of a logit that an eager loss keeps and works on, beside the 4 bytes of its log-softmax.
+
+transformers' ``ForCausalLMLoss`` casts 16-bit logits, which the model's output still holds, to fp32. Its backward pass
+has the gradients of the log-softmax and of its input at once (``loss/loss_utils.py``; ``nll_loss`` and ``log_softmax``
+of PyTorch).
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FormulaBytes:
     """
@@ -129,11 +139,12 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     whole = table.element * table.tokens * table.hidden * (1 + (table.shards > 1))
     half_precision = table.element < 4
     # The product of the head gives autograd an empty gradient, too (Megatron-Core's tensor_parallel/layers.py).
-    head_gradient = (table.zero < 2) * table.element * table.hidden * table.vocab
+    head_gradient = table.is_trained * (table.zero < 2) * table.element * table.hidden * table.vocab
     head_product = (table.element - 4) * logits + whole + (table.shards > 1) * layer_input + head_gradient
     # The head's gradient of a shared table waits for that of the embeddings.
-    waiting = (table.zero < 2) * table.element * table.shared_table
+    waiting = table.is_trained * (table.zero < 2) * table.element * table.shared_table
     of_loss = 2 * layer_input + table.statistics * 4 * shard_tokens + 4 * logits
+    of_loss += EAGER_KEPT * table.eager_loss * logits
     head = table.last * of_loss + table.depths * (of_loss + _mtp_bytes(table))
     # With unequal chunks, the last stage may hold more layers later than while its head works.
     later = np.maximum(table.later_layers * saved / np.maximum(table.chunk_layers, 1e-9) - head, 0.0)
@@ -142,18 +153,20 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         weights=weights,
         gradients=gradients,
         optimizer=optimizer,
-        placeholders=(table.zero < 2) * table.element * table.placeholders,
+        placeholders=table.is_trained * (table.zero < 2) * table.element * table.placeholders,
         saved=table.in_flight * saved + table.first_in_flight * masks + later,
         recomputed=table.restored,
         head=head,
         workspace=table.element * table.scores,
         # Of the offloaded layers, one is in transfer, and one at work.
-        layer_work=(table.layers > 0) * (table.layer_work + waiting)
+        layer_work=(table.layers > 0) * (table.layer_work + waiting + table.element * table.restored_matrix)
         + 2 * table.offloaded / np.maximum(table.chunk_layers, 1),
-        head_work=table.last * np.maximum(half_precision * table.element * logits, head_product),
-        embedding_work=table.first
+        head_work=table.last
+        * np.maximum(np.where(table.eager_loss > 0, EAGER_WORK, half_precision * table.element) * logits, head_product),
+        embedding_work=table.is_trained
+        * table.first
         * np.maximum(table.element * table.largest_table + waiting + whole - freed - masks, 0.0),
-        step_work=table.step * owned_parameters(table, 1),
+        step_work=table.step * trained_parameters(table, 1),
     )
 
 
@@ -182,6 +195,13 @@ def owned_parameters(table: StageTable, from_stage: int) -> FloatArray:
     return owned
 
 
+def trained_parameters(table: StageTable, from_stage: int) -> FloatArray:
+    """Return the parameters with gradients that one rank owns, as :func:`owned_parameters` does of all."""
+    own, experts = _shards(table, from_stage)
+    owned: FloatArray = table.trained_parameters / own + table.trained_experts / experts
+    return owned
+
+
 def _shards(table: StageTable, from_stage: int) -> tuple[FloatArray, FloatArray]:
     """Return the number of ranks that divide a rank's parameters, and those of its experts, from a ZeRO stage on."""
     groups = table.state_shards / table.replicas if from_stage == 1 else 1.0
@@ -194,15 +214,24 @@ NEVER = 4
 
 
 def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the bytes of weights, gradients and optimizer state; under ZeRO, the rank's shard and gathered buffers."""
+    """
+    Return the bytes of weights, gradients and optimizer state; under ZeRO, the rank's shard and gathered buffers.
+
+    Frozen matrices take the bytes of their format, in shards and where they are gathered.
+    """
     copies = table.copies * table.fp8 * table.matrix_parameters
-    gathered = table.element * table.unit_parameters + table.copies * table.fp8 * table.unit_matrices
+    narrower, frozen = table.element - table.base, 1 - table.is_trained
+    gathered = table.unit_bytes + table.copies * table.fp8 * table.unit_matrices
     weights = table.element * owned_parameters(table, 3) + np.where(table.zero >= 3, gathered, copies)
     weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * table.matrix_parameters)
-    gradients = table.gradient * (owned_parameters(table, 2) + (table.zero >= 2) * table.unit_parameters)
-    gradients += table.whole_gradients * table.element * owned_parameters(table, NEVER)
+    own, experts = _shards(table, 3)
+    in_experts = frozen * (table.expert_parameters - table.trained_experts)
+    weights -= narrower * ((table.matrix_parameters - in_experts) / own + in_experts / experts)
+    in_units = (table.zero >= 2) | (table.keeps_gradients == 0)
+    gradients = table.gradient * (table.keeps_gradients * trained_parameters(table, 2) + in_units * table.trained_unit)
+    gradients += table.whole_gradients * table.element * trained_parameters(table, NEVER)
     own, experts = _shards(table, 1)
     routers = table.moe_layers * table.num_experts * table.hidden
     matrices = (table.matrix_parameters + routers - table.expert_parameters) / own + table.expert_parameters / experts
-    optimizer = table.state * owned_parameters(table, 1) - SECOND_MOMENT_BYTES * table.muon * matrices
+    optimizer = table.state * trained_parameters(table, 1) - SECOND_MOMENT_BYTES * table.muon * matrices
     return weights, gradients, (1 - table.on_host) * optimizer

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipette_opt.base.types import FloatArray
 from pipette_opt.base.units import GIB
-from pipette_opt.memory.formula import FormulaBytes, owned_parameters, parameters
+from pipette_opt.memory.formula import NEVER, FormulaBytes, trained_parameters
 from pipette_opt.memory.stage_rows import StageTable
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
@@ -71,7 +71,7 @@ def stage_regressors(
     late
         Thresholds of the stack; ``None``: every late buffer counts.
     """
-    size, zero = parameters(table), np.zeros(table.num_rows)
+    size, zero = trained_parameters(table, NEVER), np.zeros(table.num_rows)
     sharded = table.state_shards > 1
     shares = {} if late is None else _late_shares(table, facts, late)
     always = {
@@ -88,7 +88,7 @@ def stage_regressors(
         | _passes(table, facts),
         always
         | {"counted": formula.static + formula.step_work, "step_state_bytes": size * sharded}
-        | {"step_copy_bytes": (1 - table.on_host) * owned_parameters(table, 1)},
+        | {"step_copy_bytes": (1 - table.on_host) * trained_parameters(table, 1)},
     )
     moments[0].update({name: moments[0][name] * share for name, share in shares.items()})
     moments[0]["activations"] = formula.saved
@@ -151,8 +151,8 @@ def narrow_copies(table: StageTable) -> FloatArray:
     have the format of the weights.
     """
     narrow = (table.zero >= 3) * (table.element < 4)
-    shards = (table.element + table.gradient - 4) * owned_parameters(table, 3)
-    copies: FloatArray = narrow * (shards + (table.gradient - table.element) * table.unit_parameters)
+    shards = (table.element + table.gradient - 4) * trained_parameters(table, 3)
+    copies: FloatArray = narrow * (shards + (table.gradient - table.element) * table.trained_unit)
     return copies
 
 

@@ -19,6 +19,8 @@ class StageTable:
         Tokens of one micro-batch on one rank inside the matrix products.
     logit_tokens
         Tokens of a micro-batch whose logits exist at once.
+    eager_loss
+        1 if the loss works on 16-bit logits in eager PyTorch, operation by operation.
     shards
         Ranks among which the other activations are split.
     element, gradient, state
@@ -42,6 +44,8 @@ class StageTable:
         Number of directions (rows, columns) in which weights are kept in the format of ``fp8``.
     only_copies
         1 if the weights of these products are kept in the format of ``fp8`` only.
+    keeps_gradients
+        1 if gradients exist until the step; 0 if each is applied as soon as it is there, a unit at a time.
     whole_gradients
         1 if whole gradients are added up over micro-batches, in the format of the parameters, before ranks share them.
     layers, chunk_layers
@@ -66,10 +70,21 @@ class StageTable:
         Parameters on one rank of all layers of the stage: all but routed experts, and routed experts.
     first_parameters, last_parameters
         Parameters on one rank of the embeddings, and of final norm and head.
+    trained_parameters, trained_experts
+        Parameters on one rank of the stage that have gradients and optimizer states: all but routed experts, and routed
+        experts. Without adapters these are all parameters.
+    trained_unit
+        Trained parameters of the two largest among layers, embeddings and head.
+    is_trained
+        1 if the parameters of the model itself are trained, 0 if only adapters are.
+    base
+        Bytes of a frozen weight in a layer's matrix; ``element`` without adapters.
+    restored_matrix
+        Elements of the largest matrix that is restored to 16 bits for its product; 0 if none is.
     matrix_parameters
         Parameters on one rank of all layers of the stage in matrices of fp8 training.
-    unit_parameters
-        Parameters of the two largest among layers, embeddings and head, which ZeRO gathers.
+    unit_bytes
+        Bytes of the two largest among layers, embeddings and head, which ZeRO gathers.
     unit_matrices
         Parameters of matrices in these two.
     placeholders
@@ -103,6 +118,7 @@ class StageTable:
 
     tokens: FloatArray
     logit_tokens: FloatArray
+    eager_loss: FloatArray
     shards: FloatArray
     element: FloatArray
     gradient: FloatArray
@@ -116,6 +132,7 @@ class StageTable:
     muon: FloatArray
     copies: FloatArray
     only_copies: FloatArray
+    keeps_gradients: FloatArray
     whole_gradients: FloatArray
     offloaded: FloatArray
     on_host: FloatArray
@@ -134,8 +151,14 @@ class StageTable:
     expert_parameters: FloatArray
     first_parameters: FloatArray
     last_parameters: FloatArray
+    trained_parameters: FloatArray
+    trained_experts: FloatArray
+    trained_unit: FloatArray
+    is_trained: FloatArray
+    base: FloatArray
+    restored_matrix: FloatArray
     matrix_parameters: FloatArray
-    unit_parameters: FloatArray
+    unit_bytes: FloatArray
     unit_matrices: FloatArray
     placeholders: FloatArray
     shared_table: FloatArray

@@ -23,6 +23,7 @@ from pipette_opt.parallel.recompute import OPERATIONS, RECOMPUTE_MODULES
 from pipette_opt.parallel.schedule import num_in_flight
 from pipette_opt.specs import LayerKind, ModelSpec, TrainingSpec
 from pipette_opt.specs.activations import host_keeps, offloaded_bytes, on_rank
+from pipette_opt.specs.optimizers import OPTIMIZERS
 
 
 def stage_table(
@@ -241,6 +242,7 @@ def _training_columns(rows: _Rows, rank: OnRank) -> Columns:
     return {
         "tokens": rank.tokens[rows.config_of_row],
         "logit_tokens": rank.tokens[rows.config_of_row] / training.loss_chunks,
+        "eager_loss": not training.fused_loss and training.parameter_bytes < 4,
         "shards": rank.shards[rows.config_of_row],
         "element": training.parameter_bytes,
         "gradient": training.gradient_bytes,
@@ -254,6 +256,7 @@ def _training_columns(rows: _Rows, rank: OnRank) -> Columns:
         "muon": training.optimizer == "muon",
         "copies": 2 if recipe is None else recipe.copies,
         "only_copies": training.fp8_param_gather,
+        "keeps_gradients": OPTIMIZERS[training.optimizer].keeps_gradients,
         "whole_gradients": _adds_up_whole(rows),
         "on_host": host[rows.config_of_row],
         "tensor": tp,
@@ -265,8 +268,8 @@ def _adds_up_whole(rows: _Rows) -> BoolArray | bool:
     training = rows.training
     if not training.whole_gradients:
         return False
-    several = [config.num_microbatches(training.global_batch_size) > 1 for config in rows.configs]
-    found: BoolArray = np.array(several)[rows.config_of_row] & (rows.column("sharding_stage") >= 2)
+    at_once = rows.column("data_parallel_size") * rows.column("micro_batch_size")
+    found: BoolArray = (training.global_batch_size > at_once) & (rows.column("sharding_stage") >= 2)
     return found
 
 
@@ -389,6 +392,8 @@ def _parameter_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
         of_kinds.append((layers_of_kind.sum(axis=0), *map(rows.spread, sizes), in_matrices))
     projections = rows.last * model.num_own_mtp_layers * 2 * h * (h / tp)
     embeddings, head = rows.first * rows.spread(parts.embeddings), rows.last * rows.spread(parts.head)
+    trained = _trained_columns(rows, chunks, rank)
+    element, base = rows.training.parameter_bytes, trained["base"]
     units = [
         *chain(*(_twice(count, own + experts, matrices) for count, own, experts, matrices in of_kinds)),
         (embeddings, np.zeros(rows.count)),
@@ -405,12 +410,42 @@ def _parameter_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
         "expert_parameters": sum(count * experts for count, _, experts, _ in of_kinds),
         "first_parameters": embeddings,
         "last_parameters": head,
+        **trained,
         "matrix_parameters": sum(count * matrices for count, _, _, matrices in of_kinds) + projections,
-        "unit_parameters": _two_largest(*(size for size, _ in units)),
+        "unit_bytes": _two_largest(*(element * size - (element - base) * matrices for size, matrices in units)),
         "unit_matrices": _two_largest(*(size for _, size in units)),
         "placeholders": _of_distinct(*_matrices(rows, chunks, rank), (projections > 0, h // tp, 2 * h)),
         "shared_table": table * ~own_head,
         "largest_table": np.maximum(table, h * positions),
+    }
+
+
+def _trained_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
+    """Return the trained parameters of a stage on one rank, and the format of frozen ones."""
+    model, training, expert_ranks = rows.model, rows.training, rank.expert_ranks * rank.expert_tp
+    parts = rank_parameters(model, rank.tp, rows.of_configs("pipeline_model_parallel_size"), expert_ranks, trained=True)
+    ends = rows.first * rows.spread(parts.embeddings), rows.last * rows.spread(parts.head)
+    of_kinds = [
+        (layers.sum(axis=0), rows.spread(parts.layers[kind]), rows.spread(parts.experts[kind]))
+        for kind, layers in chunks.with_weights.items()
+    ]
+    nothing = np.zeros(rows.count)
+    units = [size for count, own, experts in of_kinds for size, _ in _twice(count, own + experts, nothing)]
+    adapters, element = model.adapters, training.parameter_bytes
+    matrices = [
+        exists * outputs * inputs
+        for name, branch in chunks.branches.items()
+        for exists in (chunks.stage_layers(lambda kind, name=name: name in kind) > 0,)  # type: ignore[misc]
+        for outputs, inputs in (map(rows.spread, product.on_rank(rank.tp)) for product in branch.linears.values())
+    ]
+    is_quantised = adapters is not None and adapters.is_quantised
+    return {
+        "trained_parameters": sum((count * own for count, own, _ in of_kinds), nothing) + sum(ends),
+        "trained_experts": sum((count * experts for count, _, experts in of_kinds), nothing),
+        "trained_unit": _two_largest(*units, *ends),
+        "is_trained": adapters is None,
+        "base": element if adapters is None else min(adapters.base_bytes, element),
+        "restored_matrix": np.max([nothing, *matrices], axis=0) if is_quantised else 0.0,
     }
 
 

@@ -303,7 +303,7 @@ def _rings(instance: Instance, config: ParallelConfig, tile: HostTile, most_byte
 def _shares(model: ModelSpec, config: ParallelConfig) -> tuple[dict[LayerKind, float], dict[LayerKind, float]]:
     """Return the fraction of a period's dense, and of its expert, parameters in one layer of each type."""
     leading, period = pattern_of(model.layers)
-    kinds, parts = model.layers[leading : leading + period], parts_on_rank(model, config)
+    kinds, parts = model.layers[leading : leading + period], parts_on_rank(model, config, trained=True)
 
     def shares(sizes: Mapping[LayerKind, float]) -> dict[LayerKind, float]:
         whole = max(sum(sizes[kind] for kind in kinds), 1.0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipette_opt.base.units import ceil_div
+from pipette_opt.layers.adapters import Adapters, check_targets
 from pipette_opt.layers.branch import Branch
 from pipette_opt.layers.branches import branches_of
 from pipette_opt.layers.kinds import (
@@ -149,6 +150,8 @@ class ModelSpec:
     other_arguments
         Further model arguments of Megatron-LM with their values, as the user gave them, such as the router's formula;
         no estimate depends on them. ``None`` if there are none.
+    adapters
+        Low-rank adapters that are trained while all other parameters are frozen; ``None``: everything is trained.
     """
 
     name: str
@@ -217,9 +220,11 @@ class ModelSpec:
     multipliers: tuple[tuple[str, ...], ...] | None = None
     init_method_std: float = 0.02
     other_arguments: tuple[tuple[str, ...], ...] | None = None
+    adapters: Adapters | None = None
 
     def __post_init__(self) -> None:
         check_model(self)
+        check_targets(self)
 
     @property
     def expert_hidden_size(self) -> int:
@@ -380,7 +385,8 @@ class ModelSpec:
     def flops_outside_layers(self) -> float:
         """FLOPs of one token, both ways, in the output heads and the projections of multi-token prediction."""
         depths = self.mtp_num_layers
-        return 6.0 * self.hidden_size * (self.vocab_size * (1 + depths) + 2 * self.hidden_size * depths)
+        each = 6.0 if self.adapters is None else 4.0
+        return each * self.hidden_size * (self.vocab_size * (1 + depths) + 2 * self.hidden_size * depths)
 
     def flops_per_token(self, seq_length: int) -> float:
         """
@@ -391,10 +397,11 @@ class ModelSpec:
         add ``12 * num_layers * query_width * seq_length`` (Narayanan et al., arXiv 2104.04473, equation 3; the mean of
         key and value width where they differ), times the fraction of the sequence that a token sees: half of it on
         average, or less with a window. Each depth of multi-token prediction adds a layer, a projection and the head.
+        Frozen parameters cost four FLOPs: they have no gradients. Those of adapters are not counted.
         """
         of_heads = (self.query_projection_size + self.attention_output_size) / 2
-        total = self.flops_outside_layers
+        total, each = self.flops_outside_layers, 6.0 if self.adapters is None else 4.0
         for kind, count in self.counted_layers.items():
             for branch in self.branches(kind):
-                total += count * (6.0 * branch.multiplications + 12.0 * of_heads * branch.tokens_seen(seq_length))
+                total += count * (each * branch.multiplications + 12.0 * of_heads * branch.tokens_seen(seq_length))
         return total

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pipette_opt.base.offload import NOTHING, Offload
 from pipette_opt.base.types import Precision
 from pipette_opt.specs.expert_loads import RankImbalance
+from pipette_opt.specs.optimizers import OPTIMIZERS, Optimizer
 from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, Fp8Recipe, PrecisionRecipe
 
 StateDtype = Literal["fp32", "fp16", "bf16", "fp8"]
@@ -42,6 +43,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "flash_version": (1, 2, 3),
     "fused_softmax": (True, False),
     "fused_norm": (True, False),
+    "fused_loss": (True, False),
     "fp8": (False, True),
     "fp8_recipe": FP8_RECIPES,
     "fp8_copies": (2, 1),
@@ -49,9 +51,9 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "cp_comm_type": CONTEXT_KINDS,
     "fp4": (False, True),
     "fp8_param_gather": (False, True),
-    "optimizer": ("adam", "muon"),
+    "optimizer": tuple(OPTIMIZERS),
     "use_precision_aware_optimizer": (False, True),
-    "main_params_dtype": ("fp32", "fp16"),
+    "main_params_dtype": ("fp32", "fp16", "none"),
     "exp_avg_dtype": STATE_DTYPES,
     "exp_avg_sq_dtype": STATE_DTYPES,
     "moe_token_dispatcher_type": DISPATCHERS,
@@ -80,6 +82,20 @@ def dispatcher_fields(word: str) -> dict[str, Any]:
     return {"moe_token_dispatcher_type": word}
 
 
+def optimizer_fields(name: str | None, main_weights: str | None) -> dict[str, Any]:
+    """
+    Return the fields of :class:`TrainingSpec` for an optimizer and its copies of the weights; none for ``None``.
+
+    Without copies, moments and gradients have the format of the weights.
+    """
+    fields: dict[str, Any] = {} if name is None else {"optimizer": name}
+    if main_weights is None:
+        return fields
+    if main_weights == "none":
+        return fields | {"main_params_dtype": "none", "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+    return fields | {"main_params_dtype": main_weights}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSpec:
     """
@@ -104,6 +120,9 @@ class TrainingSpec:
         Unfused attention scales, masks and normalises in one kernel.
     fused_norm
         Each normalisation layer is a single kernel.
+    fused_loss
+        Logits go through the loss in few buffers, as in Megatron-Core and compiled code. Eager PyTorch keeps them in 16
+        bits and, in fp32, their log-softmax and two gradients.
     loss_chunks
         Parts of a micro-batch whose logits exist one after the other: 1 for all at once, more with a loss in chunks
         (torchtitan's ``ChunkedLossWrapper``, Liger's fused linear cross-entropy).
@@ -120,11 +139,13 @@ class TrainingSpec:
     fp8_param_gather
         Weights of fp8 or fp4 products are kept and gathered in that format only (also ``--fp4-param-gather``).
     optimizer
-        ``adam``, or ``muon``: Muon for the matrices of layers, without a second moment, and Adam for the rest.
+        A name of :data:`~pipette_opt.specs.optimizers.OPTIMIZERS`. ``muon``: Muon for the matrices of layers, without a
+        second moment, and Adam for the rest.
     use_precision_aware_optimizer
         Transformer Engine's Adam keeps the states (Megatron-Core's option of that name).
     main_params_dtype, exp_avg_dtype, exp_avg_sq_dtype
-        Formats of the master copy and of both moments, with ``use_precision_aware_optimizer``.
+        Formats of the master copy and of both moments, with ``use_precision_aware_optimizer``. ``none``: the optimizer
+        changes the 16-bit parameters themselves.
     moe_token_dispatcher_type
         Token dispatcher for experts, one of ``DISPATCHERS``.
     moe_flex_dispatcher_backend, moe_flex_dispatcher_num_sms
@@ -170,15 +191,16 @@ class TrainingSpec:
     flash_version: Literal[1, 2, 3] = 3
     fused_softmax: bool = True
     fused_norm: bool = True
+    fused_loss: bool = True
     loss_chunks: int = 1
     fp8: bool = False
     fp8_recipe: Fp8Recipe = "delayed"
     fp8_copies: int = 2
     fp4: bool = False
     fp8_param_gather: bool = False
-    optimizer: Literal["adam", "muon"] = "adam"
+    optimizer: Optimizer = "adam"
     use_precision_aware_optimizer: bool = False
-    main_params_dtype: Literal["fp32", "fp16"] = "fp32"
+    main_params_dtype: Literal["fp32", "fp16", "none"] = "fp32"
     exp_avg_dtype: StateDtype = "fp32"
     exp_avg_sq_dtype: StateDtype = "fp32"
     moe_token_dispatcher_type: Dispatcher = "alltoall"
@@ -271,18 +293,21 @@ class TrainingSpec:
     @property
     def gradient_bytes(self) -> int:
         """Bytes of one gradient element as accumulated and reduced."""
+        if self.main_params_dtype == "none":
+            return self.parameter_bytes
         return 4 if self.accumulate_allreduce_grads_in_fp32 or self.precision == "fp32" else 2
 
     @property
-    def optimizer_bytes(self) -> int:
+    def optimizer_bytes(self) -> float:
         """
-        Bytes of Adam's state per parameter: two moments, and a master copy unless training in fp32.
+        Bytes of the optimizer's state per parameter: its moments, and a master copy unless training in fp32.
 
         Transformer Engine's Adam stores only the 16 bits of an fp32 master copy that a bf16 parameter lacks
         (``store_param_remainders``).
         """
-        moments = BYTES[self.exp_avg_dtype] + BYTES[self.exp_avg_sq_dtype]
-        if self.precision == "fp32":
+        row = OPTIMIZERS[self.optimizer]
+        moments = sum((BYTES[self.exp_avg_dtype], BYTES[self.exp_avg_sq_dtype])[: row.moments]) + row.state_bytes
+        if self.precision == "fp32" or self.main_params_dtype == "none":
             return moments
         remainders = self._adam_has_masters and self.precision == "bf16" and self.main_params_dtype == "fp32"
         return moments + (2 if remainders else BYTES[self.main_params_dtype])
@@ -301,9 +326,8 @@ class TrainingSpec:
     @property
     def narrow_states(self) -> int:
         """Number of optimizer states per parameter that are kept in a format narrower than fp32."""
-        kept = [self.exp_avg_dtype, self.exp_avg_sq_dtype]
-        if self.precision != "fp32":
-            kept.append(self.main_params_dtype)
+        moments = (self.exp_avg_dtype, self.exp_avg_sq_dtype)[: OPTIMIZERS[self.optimizer].moments]
+        kept = (*moments, *((self.main_params_dtype,) if self.precision != "fp32" else ()))
         return sum(dtype != "fp32" for dtype in kept)
 
     @property
@@ -312,8 +336,11 @@ class TrainingSpec:
         Bytes of temporary copies per owned parameter during the optimizer step.
 
         fp32 copies of 16-bit gradients, unless Transformer Engine's ``FusedAdam`` reads them directly, and fp32 copies
-        of each state in a narrower format.
+        of each state in a narrower format. PyTorch's step in the parameters' own format has one list of temporaries
+        (``_multi_tensor_adam``).
         """
+        if self.main_params_dtype == "none":
+            return self.parameter_bytes
         as_they_are = self._adam_has_masters or self.narrow_states
         copies = 4 if self.gradient_bytes < 4 and not as_they_are else 0
         return copies + 4 * self.narrow_states

@@ -321,11 +321,11 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     Return a lower bound on the bytes of weights, gradients and optimizer state on one GPU of a stage.
 
     Only matrices that tensor ranks split are counted, for the consecutive layers with the fewest bytes, as many as the
-    stage has.
+    stage has. With adapters, only the frozen weights count.
     """
     config, training, model = plan.config, instance.training, instance.model
     tp, stage_of_zero = config.tensor_model_parallel_size, config.sharding_stage
-    recipe = training.recipe
+    recipe, adapters = training.recipe, model.adapters
     only_copies = recipe is not None and training.fp8_param_gather
     held = training.gradient_bytes + min(instance.stack.memory.parameter_bytes, 0.0)
     on_gpu = 1.0 - host_keeps(training, config).optimizer_offload_fraction
@@ -333,6 +333,8 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
 
     def state_bytes(owners: float) -> float:
         """Return the bytes per parameter that ``owners`` ranks share; optimizer state also over groups of replicas."""
+        if adapters is not None:
+            return min(adapters.base_bytes, weight) / (owners if stage_of_zero >= 3 else 1)
         state = on_gpu * (training.optimizer_bytes - 4 * (training.optimizer == "muon")) / config.state_groups
         kept = ((state, 1), (max(held, training.parameter_bytes), 2), (weight, 3))
         return sum(size / (owners if stage_of_zero >= first else 1) for size, first in kept)

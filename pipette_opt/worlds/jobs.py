@@ -9,6 +9,9 @@ SMALL = 2048
 SMALL_MODEL = ", small model"
 """Words for a small model in the names of job kinds."""
 
+ADAPTERS = ", adapters"
+"""Words for a frozen model with adapters in the names of job kinds."""
+
 WIDE, FP4, FP8, FP32 = "16 bit", "fp4", "fp8", "fp32"
 """Precisions of matrix products in the names of job kinds."""
 
@@ -30,7 +33,8 @@ def kind_of(model: ModelSpec, precision: str, generation: str) -> str:
     """Return the kind of a job, such as ``dense, 16 bit, hopper``."""
     shape = "mixture of experts" if model.num_experts is not None else "dense"
     size = SMALL_MODEL if model.hidden_size < SMALL else ""
-    return f"{shape}{size}, {precision}, {generation}"
+    frozen = "" if model.adapters is None else ADAPTERS
+    return f"{shape}{size}{frozen}, {precision}, {generation}"
 
 
 def generation_of(gpu: GpuSpec) -> str:

@@ -40,10 +40,10 @@ def test_each_module_adds_its_forward() -> None:
     core = attention_times_s(*given, MOE.layers[0])[0]
     assert again_s("core_attn") == pytest.approx(core)
     assert again_s("mlp") == pytest.approx(
-        module_forward_s(LLAMA_8B.branches(LayerKind())[1].modules["mlp"], *given[1:])
+        module_forward_s(LLAMA_8B.branches(LayerKind())[1].modules["mlp"], None, *given[1:])
     )
     assert again_s("moe_act", has_experts=True) == pytest.approx(activation_again_s(*given))
-    shared = module_forward_s(MOE.branches(MOE.layers[0])[1].modules["shared_experts"], *given[1:])
+    shared = module_forward_s(MOE.branches(MOE.layers[0])[1].modules["shared_experts"], None, *given[1:])
     assert again_s("shared_experts", has_experts=True) == pytest.approx(shared)
     assert again_s("moe", has_experts=True) == pytest.approx(expert_times_s(*given)[0] + shared)
     together = again_s("core_attn", "moe_act", "shared_experts", has_experts=True)
@@ -121,7 +121,7 @@ def test_every_second_product_is_repeated_by_operation() -> None:
     repeated = [product for branch in LLAMA_8B.branches(LayerKind()) for product in branch.operations[1::2]]
     assert sum(product.outputs * product.inputs for product in repeated) == 79_691_776
     seconds = again_s("ops")
-    products = sum(product_s(product, *given)[0] for product in repeated)
+    products = sum(product_s(product, None, *given)[0] for product in repeated)
     assert products < seconds < 1.5 * products
     full, kept = (layer_times_s(job, config, A100_80)[1] for config in (split(recompute_granularity="full"), split()))
     assert 0.3 * (full - kept) < seconds < 0.5 * (full - kept)

@@ -48,6 +48,8 @@ def test_they_lengthen_layers_and_ends(stage: int) -> None:
     ends = (LLAMA_8B, job.training, config, A100_80)
     heads = zip(head_times_s(*ends, DEFAULT_STACK), head_times_s(*ends, FSDP), strict=True)
     matrix = 128256 * 4096
-    assert [b - a for a, b in heads] == pytest.approx(copies_s(matrix + 4096, job.training, config, A100_80, FSDP))
+    assert [b - a for a, b in heads] == pytest.approx(
+        copies_s(matrix + 4096, matrix + 4096, job.training, config, A100_80, FSDP)
+    )
     of_look_up = look_up_s(*ends, FSDP) - look_up_s(*ends, DEFAULT_STACK)
-    assert 2 * of_look_up == pytest.approx(sum(copies_s(matrix, job.training, config, A100_80, FSDP)))
+    assert 2 * of_look_up == pytest.approx(sum(copies_s(matrix, matrix, job.training, config, A100_80, FSDP)))
