@@ -72,6 +72,9 @@ NARROW_OPTIONS = (
 )
 """Options of Megatron-LM for :data:`NARROW_STATES`."""
 
+MANY_CHUNKS = 8
+"""Parts of a micro-batch's logits that a fused or chunked loss has; torchtitan's default (``ChunkedLossWrapper``)."""
+
 FP32_STATES = TrainingSpec(global_batch_size=1, seq_length=1).optimizer_bytes
 """Bytes of optimizer states per parameter in bf16 training, with the master copy and both moments in fp32."""
 
@@ -216,6 +219,12 @@ def requirements(asked: Question) -> list[Requirement]:
         if (training.precision, training.optimizer) == ("bf16", "adam") and training.optimizer_bytes == FP32_STATES:
             relaxed = _or_trained(**NARROW_STATES)
             found.append(Requirement(name=f"moments and gradients in fp32 ({NARROW_OPTIONS})", relaxed=relaxed))
+        adapters = instance.model.adapters
+        if adapters is not None and not adapters.is_quantised:
+            found.append(Requirement(name="frozen weights in 16 bits (--finetune qlora)", relaxed=_with_narrow_base))
+        if training.loss_chunks < MANY_CHUNKS and training.seq_length > SHORT_SEQUENCE:
+            name = f"logits of {training.seq_length:,} tokens at once (loss_chunks: {MANY_CHUNKS} in a job file)"
+            found.append(Requirement(name=name, relaxed=_or_trained(loss_chunks=MANY_CHUNKS)))
     return found
 
 
@@ -246,6 +255,14 @@ def _trained(question: Question, **changes: Any) -> Question:
 def _or_trained(**changes: Any) -> Callable[[Question], Sequence[Question]]:
     """Return a function from a question to the question with these changes, and the question itself."""
     return lambda question: [_trained(question, **changes), question]
+
+
+def _with_narrow_base(question: Question) -> Sequence[Question]:
+    """Return the question with frozen weights in 4 bits, which no configuration needs more memory for, and itself."""
+    model = question.instance.model
+    assert model.adapters is not None
+    narrow = replace(model, adapters=replace(model.adapters, base="nf4-double"))
+    return [replace(question, instance=replace(question.instance, model=narrow)), question]
 
 
 def _with_unequal_microbatches(question: Question) -> Sequence[Question]:
@@ -338,8 +355,10 @@ def _state_bytes(asked: Question) -> float:
     """
     training = asked.training or asked.instance.training
     on_hosts = asked.space.offload is not None or not training.offload.is_nothing
-    each = training.parameter_bytes + (0 if on_hosts else training.optimizer_bytes)
-    return asked.instance.model.num_parameters * each
+    model = asked.instance.model
+    if model.adapters is not None:
+        return model.num_parameters * min(model.adapters.base_bytes, training.parameter_bytes)
+    return model.num_parameters * (training.parameter_bytes + (0 if on_hosts else training.optimizer_bytes))
 
 
 def _need(config: ParallelConfig) -> tuple[bool, int, int, bool]:

@@ -28,7 +28,7 @@ TRIAL_ITERATIONS = 20
 MEGATRON_ROPE_SCALING_FACTOR = 8.0
 """Factor of Llama 3's frequency scaling that ``GPTModel`` uses by default."""
 
-MISSING_TRAINING_FIELDS = ("flash_version", "fused_norm", "loss_chunks", "whole_gradients")
+MISSING_TRAINING_FIELDS = ("flash_version", "fused_norm", "fused_loss", "loss_chunks", "whole_gradients")
 """Fields of a training that Megatron-LM's arguments do not express."""
 
 TRAINING_FIELDS = tuple(field.name for field in fields(TrainingSpec) if field.name not in MISSING_TRAINING_FIELDS)
@@ -41,8 +41,9 @@ MISSING_MODEL_FIELDS = (
     "qk_layernorm_across_heads",
     "local_rotary_base",
     "multipliers",
+    "adapters",
 )
-"""Fields of a model that Megatron-Core's layers do not support."""
+"""Fields of a model that Megatron-Core's layers do not support, or that no argument sets."""
 
 MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name not in MISSING_MODEL_FIELDS)
 """Fields of a model that Megatron-LM's arguments express."""

@@ -8,6 +8,7 @@ from pipette_opt.base.errors import InputError
 from pipette_opt.base.typed import typed
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
+from pipette_opt.read.optimizer_words import WORDS_OF_TRAINERS
 from pipette_opt.specs import ModelSpec, TrainingSpec
 
 T = TypeVar("T")
@@ -76,6 +77,9 @@ def refuse_unwritten(target: str, spec: Any, written: Collection[str]) -> None:
     if not missing:
         return
     first, names = missing[0], [field.name for field in missing]
+    if first.name == "adapters":
+        problem = f"gives the plan adapters, which are not written for {target}"
+        raise InputError("--finetune", f"{problem}; export with --format accelerate or rankmap-csv.")
     others = [f"{name}={getattr(spec, name)!r}" for name in names[1:]]
     that = f"that, nor for {', '.join(others)}" if others else "that"
     options = [SOLVE_OPTIONS[name] for name in names if name in SOLVE_OPTIONS]
@@ -96,6 +100,18 @@ def tensor_overlap_remark(target: str, config: ParallelConfig) -> str:
         f"The plan's time needs --tp-comm-overlap, which {target} has no option for: an iteration takes longer.\n"
         "For the best plan without it solve with --no-tp-comm-overlap."
     )
+
+
+OF_OPTIMIZER = ("optimizer", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+"""Fields that trainers of Hugging Face set by arguments of their own, which :func:`optimizer_remark` names."""
+
+
+def optimizer_remark(training: TrainingSpec) -> str:
+    """Return a remark on the optimizer that the user's program has to have; empty for Adam with states in fp32."""
+    words = [] if training.optimizer == "adam" else [f"--optim {WORDS_OF_TRAINERS[training.optimizer]}"]
+    if training.main_params_dtype == "none":
+        words.append("weights that are loaded and stepped in bfloat16, without copies in fp32")
+    return f"Optimizer as the plan has it: {', and '.join(words)}." if words else ""
 
 
 def refuse_async_sends(target: str, plan: Plan) -> None:

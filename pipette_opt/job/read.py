@@ -41,6 +41,8 @@ class Job:
     ----------
     launch
         Launch that runs today; ``None`` if none is given.
+    finetune
+        Method of fine-tuning; empty for training from scratch.
     model_from
         Sentence on the source of the model, if the launch and another place describe it; else empty.
     framework, can_run
@@ -58,6 +60,7 @@ class Job:
     num_gpus: int | None
     inputs: dict[str, Any]
     launch: "MegatronArgs | None" = None
+    finetune: str = ""
     model_from: str = ""
     framework: str = ""
     can_run: Mapping[str, Any] = field(default_factory=dict)
@@ -86,12 +89,14 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     """
     from pipette_opt.job.models import check_one_model, with_launch
     from pipette_opt.read.example import read_example
+    from pipette_opt.read.finetune import finetune_of
     from pipette_opt.read.foreign import framework_module
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.levels import domain_record
     from pipette_opt.read.megatron_args import read_megatron_args, written_arguments
     from pipette_opt.read.model import read_model
     from pipette_opt.read.profile import read_profile
+    from pipette_opt.read.reserved import with_reserved
     from pipette_opt.read.scripts import script_environment
     from pipette_opt.specs import Instance
     from pipette_opt.specs.model_gaps import not_modelled_of
@@ -116,9 +121,12 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     cluster, changes = _changed_cluster(options, cluster)
     model = made.model or (cast("Example", shown).model if options.model is None else read_model(options.model))
     _check_expert_options(options, model)
+    finetune = finetune_of(options, None if launch is None else launch.finetune)
     training = made.training or _training(options, shown.training if shown else None, launch, model)
     if launch is not None and model is not launch.model:
         check_one_model(model, training, launch)
+    if finetune is not None:
+        model = finetune.applied(model)
     stack, (framework, can_run) = _stack(options, launch), _framework(options, launch)
     if stack.family == "fsdp":
         training = _by_pytorch(training, options)
@@ -135,7 +143,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     )
     instance = Instance(
         model=model,
-        cluster=cluster,
+        cluster=with_reserved(cluster, options.reserve_memory),
         training=training,
         p2p=options.p2p,  # type: ignore[arg-type]
         allreduce=options.allreduce,  # type: ignore[arg-type]
@@ -150,6 +158,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         **domain_record(cluster),
         "example": options.example,
         "exclude_hosts": options.exclude_hosts,
+        **({"reserve_memory": options.reserve_memory} if options.reserve_memory else {}),
         **changes,
         "profile": _file_record(options.profile),
         "stack": asdict(instance.stack),
@@ -162,6 +171,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
         num_gpus=shown.num_gpus if options.num_gpus is None and shown is not None else options.num_gpus,
         inputs=inputs,
         launch=launch,
+        finetune="" if finetune is None else finetune.method,
         model_from=model_from,
         framework=framework,
         can_run=can_run,
@@ -323,7 +333,7 @@ def _training(
     """Return the training settings of the options; missing values come from the example or the launch."""
     from pipette_opt.candidates.unsearched_options import graph_modules
     from pipette_opt.specs import TrainingSpec
-    from pipette_opt.specs.training import dispatcher_fields
+    from pipette_opt.specs.training import dispatcher_fields, optimizer_fields
 
     precision = options.precision or (base.precision if base else "bf16")
     scripted = launch.moe_token_dispatcher_type if launch is not None and model.num_experts else None
@@ -348,6 +358,7 @@ def _training(
         fp8_recipe=recipe,  # type: ignore[arg-type]
         attention_kernel=options.attention_kernel,  # type: ignore[arg-type]
         loss_chunks=options.loss_chunks,
+        **optimizer_fields(options.optimizer, options.main_weights),
         **dispatcher_fields(options.moe_token_dispatcher or scripted or "alltoall"),
         overlap_moe_expert_parallel_comm=options.overlap_moe_expert_parallel_comm,
         cuda_graph=options.cuda_graph,
@@ -361,8 +372,10 @@ def _training(
         training = launch.training(training)
     if options.tp_comm_overlap is False:
         training = _without_tensor_overlap(training)
-    pinned = options.moe_token_dispatcher
-    return training if pinned is None else replace(training, **dispatcher_fields(pinned))
+    pinned = optimizer_fields(options.optimizer, options.main_weights)
+    if options.moe_token_dispatcher is not None:
+        pinned |= dispatcher_fields(options.moe_token_dispatcher)
+    return replace(training, **pinned) if pinned else training
 
 
 def _without_tensor_overlap(training: "TrainingSpec") -> "TrainingSpec":

@@ -86,7 +86,8 @@ class Current:
         cluster = instance.cluster
         kinds = dict.fromkeys(gpu.name for gpu in cluster.gpu_kinds)
         machines = screens.machines_words(cluster.num_nodes, cluster.gpus_per_node, kinds)
-        job = [instance.model.name, *screens.training_words(asdict(instance.training), batch), machines]
+        words = screens.training_words(asdict(instance.training), batch)
+        job = [instance.model.name, *screens.adapter_words(asdict(instance.model)), *words, machines]
         rows = (
             ("Job", ", ".join(job)),
             ("Launch", f"{configuration_words(self.config, batch)}; {self.config.label()}"),

@@ -45,6 +45,7 @@ def job_of(plan: "Plan", path: Path, cluster: Path | None = None) -> "Instance":
     from pipette_opt.read.cluster import exclude_hosts
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.prices import recorded_prices, with_prices
+    from pipette_opt.read.reserved import with_reserved
     from pipette_opt.read.speeds import recorded_speeds, with_speeds
 
     spec, _ = cluster_of(plan, path, cluster)
@@ -53,6 +54,7 @@ def job_of(plan: "Plan", path: Path, cluster: Path | None = None) -> "Instance":
     excluded = plan.inputs.get("exclude_hosts")
     if excluded:
         spec = exclude_hosts(spec, expand_hosts(excluded, "exclude_hosts"))
+    spec = with_reserved(spec, plan.inputs.get("reserve_memory"), f"{path}, inputs.reserve_memory")
     if spec.hosts != plan.hosts:
         raise InputError(str(path), f"the plan's hosts differ from the hosts of its cluster, {spec.name}; solve again.")
     return instance_of(plan, spec, path)
@@ -91,6 +93,7 @@ def plan_on_changed_hosts(
     from pipette_opt.read.gpus import gpu_record
     from pipette_opt.read.hosts import expand_hosts
     from pipette_opt.read.levels import domain_record
+    from pipette_opt.read.reserved import with_reserved
     from pipette_opt.read.speeds import recorded_speeds, speed_record, with_speeds
     from pipette_opt.specs.host_names import compress_hosts, with_blocks
 
@@ -108,7 +111,9 @@ def plan_on_changed_hosts(
     excluded = tuple(host for host in spec.hosts if host not in hosts)
     if not hosts:
         raise InputError("--lost", "names every host, so that none is left; name fewer hosts.")
-    instance = instance_of(old, exclude_hosts(spec, excluded) if excluded else spec, path)
+    left = exclude_hosts(spec, excluded) if excluded else spec
+    left = with_reserved(left, old.inputs.get("reserve_memory"), f"{path}, inputs.reserve_memory")
+    instance = instance_of(old, left, path)
     inputs = {
         **{name: value for name, value in old.inputs.items() if name != "domains"},
         "cluster": record,

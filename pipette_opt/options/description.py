@@ -150,6 +150,45 @@ class JobOptions:
             words=("delayed", "tensorwise", "blockwise", "mxfp8"),
         ),
     ] = None
+    finetune: Annotated[
+        str | None,
+        _training(
+            "Fine-tune instead of training from scratch: full, lora (adapters on frozen weights) or qlora (frozen "
+            "weights in 4 bits).",
+            words=("full", "lora", "qlora"),
+        ),
+    ] = None
+    lora_rank: Annotated[int | None, _training("(lora, qlora) Rank of the adapters; 8 by default.", minimum=1)] = None
+    lora_targets: Annotated[
+        str | None,
+        _training(
+            "(lora, qlora) Matrices with adapters, as PEFT or Megatron-Bridge name them: all-linear, attention, mlp, "
+            "q_proj,v_proj, linear_qkv. [default: all-linear]"
+        ),
+    ] = None
+    base_format: Annotated[
+        str | None,
+        _training(
+            "(lora, qlora) Format of the frozen weights; 16-bit with lora, nf4-double with qlora by default.",
+            words=("16-bit", "fp8", "int8", "nf4", "nf4-double"),
+        ),
+    ] = None
+    optimizer: Annotated[
+        str | None,
+        _training(
+            "Optimizer: adam, adam-8bit, adafactor, lion, muon, sgd or lomo (no states, no whole gradients). [default: "
+            "that of --launch, else adam]",
+            words=("adam", "adam-8bit", "adafactor", "lion", "muon", "sgd", "lomo"),
+        ),
+    ] = None
+    main_weights: Annotated[
+        str | None,
+        _training(
+            "Copies of the weights that the optimizer keeps beside 16-bit ones: fp32, fp16, or none where it changes "
+            "the 16-bit weights themselves. [default: that of --launch, else fp32]",
+            words=("fp32", "fp16", "none"),
+        ),
+    ] = None
     attention_kernel: Annotated[str, _training("Attention kernel: flash or unfused.", words=("flash", "unfused"))] = (
         "flash"
     )
@@ -196,6 +235,10 @@ class JobOptions:
             "Price per GPU-hour: 2.5 for all GPUs, or per host or GPU type, e.g. gpu[01-04]=1.3 or h100=2.9; "
             "repeatable. A cluster file may also contain prices."
         ),
+    ] = None
+    reserve_memory: Annotated[
+        str | None,
+        _cluster("Memory of every GPU that others use, such as an engine beside the training, e.g. 20GiB."),
     ] = None
     exclude_hosts: Annotated[
         str | None, _cluster("Hosts not to use, e.g. gpu03,gpu[07-09].", panel="The search space")

@@ -51,7 +51,7 @@ OWN_NAMES: Mapping[str, str] = MappingProxyType({"measured_runs": "--measured", 
 
 
 WITHOUT_OPTION = (
-    *("p2p", "allreduce", "loss_chunks", "expert_imbalance", "expert_loads"),
+    *("p2p", "allreduce", "loss_chunks", "expert_imbalance", "expert_loads", "base_format", "main_weights"),
     *("context_a2a", "num_distributed_optimizer_instances", "ddp_bucket_size", "overlap_p2p_communication"),
     *("checkpoint_seconds", "recovery_seconds", "regret_quantile"),
 )

@@ -14,6 +14,7 @@ from pipette_opt.parallel.recompute import CORE, modules_in_order
 from pipette_opt.read.even_parts import EvenParts
 from pipette_opt.read.exported import exported_launch, exported_ranks, launch_in
 from pipette_opt.read.files import read_text
+from pipette_opt.read.finetune import Finetune
 from pipette_opt.read.foreign import Source, launch_fields
 from pipette_opt.read.launch_file import is_launch
 from pipette_opt.read.launches import Launch, launch_of, may_train
@@ -107,6 +108,8 @@ class MegatronArgs:
         Rule that divides the layers into chunks, for a framework that has one; ``None`` for Megatron-Core's rules.
     recompute_every
         Distance between layers that are recomputed whole; ``None`` if ``recompute_granularity`` says all.
+    finetune
+        Method of fine-tuning; ``None`` for training from scratch.
     """
 
     where: str
@@ -165,6 +168,7 @@ class MegatronArgs:
     num_processes: int | None = None
     even_parts: EvenParts | None = None
     recompute_every: int | None = None
+    finetune: Finetune | None = None
 
     def batch_on(self, num_gpus: int) -> int | None:
         """Return the global batch size on ``num_gpus`` GPUs; ``None`` if the launch gives no batch."""

@@ -67,6 +67,9 @@ MAX_HOSTS_SHOWN = 60
 """Maximum characters for stages and hosts; a longer list shows its first and last row. Chosen: a line."""
 
 
+WRITES_ADAPTERS = ("accelerate",)
+"""Formats of ``export`` that write adapters; of other plans with adapters, the rank map is written."""
+
 FORMATS_OF_SOFTWARE = ("torchtitan", "deepspeed")
 """Software stacks whose name is that of the format to export plans in."""
 
@@ -142,9 +145,19 @@ def job_words(plan: Plan) -> str:
     """Return model, batch, sequence length, precision and machines of a plan, as far as the plan records them."""
     model, training = _recorded(plan, "model"), _recorded(plan, "training")
     trained = [str(model["name"])] if model.get("name") else []
+    trained += adapter_words(model)
     if training:
         trained += training_words(training, plan.global_batch_size)
     return ", ".join([*trained, machines_words(len(plan.hosts), plan.gpus_per_node, _recorded(plan, "gpus"))])
+
+
+def adapter_words(model: Mapping[str, Any]) -> list[str]:
+    """Return rank and base of the adapters of a recorded model, in words; empty without adapters."""
+    adapters = model.get("adapters")
+    if not adapters:
+        return []
+    base = "16 bits" if adapters["base"] == "16-bit" else adapters["base"]
+    return [f"adapters of rank {adapters['rank']} on frozen weights in {base}"]
 
 
 def training_words(training: Mapping[str, Any], global_batch_size: int) -> list[str]:
@@ -398,9 +411,11 @@ def next_steps(plan: Plan, out: str) -> list[str]:
 def export_command(plan: Plan, out: str) -> str:
     """Return the command that writes the launch files of the plan in file ``out``."""
     software, framework = plan.inputs.get("stack", {}).get("name"), plan.inputs.get("framework")
-    target = plan.launcher if plan.launcher in ("slurm", "mpi") else "torchrun"
+    target: str = plan.launcher if plan.launcher in ("slurm", "mpi") else "torchrun"
     target = software if software in FORMATS_OF_SOFTWARE else target
     target = framework if framework not in (None, "megatron") else target
+    if adapter_words(_recorded(plan, "model")) and target not in WRITES_ADAPTERS:
+        target = "rankmap-csv"
     return f"pipette-opt export {out} --format {target} -o launch/"
 
 

@@ -138,7 +138,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
     window = draw(st.none() | st.tuples(st.integers(-1, 9999), st.integers(-1, 9999)))
     values |= {"window_size": window, "window_attn_skip_freq": draw(layer_marks(layers)) if window else None}
     values |= draw(list_fields(values))
-    assert set(values) == {field.name for field in fields(ModelSpec)}
+    assert set(values) == {field.name for field in fields(ModelSpec)} - {"adapters"}  # refused: no argument
     return ModelSpec(**values)
 
 
