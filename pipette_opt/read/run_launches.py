@@ -17,6 +17,7 @@ from pipette_opt.read.megatron_args import MegatronArgs, launch_of_options, pars
 from pipette_opt.read.megatron_table import megatron_options, same
 from pipette_opt.read.precision_words import precision_of
 from pipette_opt.read.run_cells import Cells, truth_of
+from pipette_opt.read.run_finetune import finetune_of_row, is_finetuning, optimizer_of_row
 from pipette_opt.read.run_models import SHAPE, Sizes, is_gated, model_of_row
 from pipette_opt.read.run_software import Software, software_of
 from pipette_opt.read.run_stages import stage_layers
@@ -77,13 +78,22 @@ def launch_in_columns(row: Cells, sizes: Sizes, named: ModelSpec | None) -> tupl
     tp, pp = sizes["tp"] or 1, sizes["pp"] or 1
     layers = None if model is None else errors.of(stage_layers, row, model, tp, pp, sizes["vpp"] or 1)
     degrees = errors.of(_expert_degrees, row, has_experts) or {}
+    finetune = errors.of(finetune_of_row, row)
+    if finetune is not None and model is not None:
+        model = errors.of(finetune.applied, model)
     launch = launch_of_options(options, row.where)
     launch = replace(
         launch,
         model=model,
         precision="fp32" if precision_of(row.text("precision")) == "fp32" else launch.precision,
         stage_layers=layers,
-        training_fields={**launch.training_fields, **_kernel_fields(row), "flash_version": words.flash_version},
+        finetune=finetune,
+        training_fields={
+            **launch.training_fields,
+            **_kernel_fields(row),
+            **(errors.of(optimizer_of_row, row) or {}),
+            "flash_version": words.flash_version,
+        },
         **degrees,
         **recomputation,
     )
@@ -145,8 +155,11 @@ def _attention(row: Cells, software: Software) -> AttentionWords:
 
 def _kernel_fields(row: Cells) -> dict[str, Any]:
     """Return the given fields of :class:`TrainingSpec` that Megatron-LM has no option for."""
-    norms, chunks = row.flag("fused_norm"), row.whole("loss_chunks")
-    return ({} if norms is None else {"fused_norm": norms}) | ({} if chunks is None else {"loss_chunks": chunks})
+    chunks, flags = row.whole("loss_chunks"), {name: row.flag(name) for name in ("fused_norm", "fused_loss")}
+    if chunks is None and is_finetuning(row.cells) and flags["fused_loss"] is None:
+        flags["fused_loss"] = software_of(row.cells).fused_loss
+    given = {name: value for name, value in flags.items() if value is not None}
+    return given | ({} if chunks is None else {"loss_chunks": chunks})
 
 
 def _token_options(row: Cells, has_experts: bool) -> dict[str, Any]:
@@ -194,11 +207,12 @@ def _recomputation_options(text: str, where: str) -> Iterator[tuple[str, Any]]:
 
 def recomputation_word(text: str) -> str | None:
     """
-    Return the kind of recomputation in a cell: ``full`` for ``full_every_layer``, ``ops`` for ``selective op``.
+    Return the kind of recomputation in a cell: ``full`` for ``full_every_layer``, ``ops`` for ``selective op``, ``full
+    block21`` for ``full (block 21)``.
 
     ``None`` for ``none``; other words, such as modules, are returned in lower case.
     """
-    word = text.lower()
+    word = re.sub(r"\(?(block|uniform) ?([0-9]+)\)?", r"\1\2", text.lower())
     if re.fullmatch(r"ops?|selective \(?(per )?op\)?", word):
         return "ops"
     for known in ("none", "selective"):

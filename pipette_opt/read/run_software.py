@@ -44,6 +44,13 @@ class Software:
         Whether stages get layers by parameters, including the output head, instead of equally many layers.
     fp8_recipe
         Scaling recipe of fp8 where none is named.
+    changes_weights
+        Whether fine-tuning changes 16-bit weights in place, without fp32 copies of them.
+    fused_loss
+        Whether the loss of fine-tuning needs few buffers, unless the row says otherwise.
+    recomputes
+        When fine-tuning recomputes whole layers, unless the row says otherwise: ``never``, on several GPUs
+        (``sharded``), or ``always``.
     """
 
     family: Family = "megatron"
@@ -56,6 +63,9 @@ class Software:
     peak_mem_stage: Literal["first", "largest"] = "largest"
     splits_by_parameters: bool = False
     fp8_recipe: Fp8Recipe = "delayed"
+    changes_weights: bool = False
+    recomputes: Literal["never", "sharded", "always"] = "never"
+    fused_loss: bool = True
 
 
 MEGATRON_LM = Software()
@@ -104,6 +114,22 @@ TORCHTITAN = replace(FSDP2, sequence_parallel=True)
 DEEPSPEED = replace(FSDP2, reduces_in_fp32=False)
 """DeepSpeed: gradients stay in the format of the parameters, the default of ``grad_accum_dtype``."""
 
+TRAINERS = replace(DEEPSPEED, recomputes="always", fused_loss=False)
+"""
+Fine-tuning on Hugging Face's trainer (ms-swift, axolotl, LLaMA-Factory, TRL, Unsloth), and prime-rl.
+
+Their defaults recompute layers (``gradient_checkpointing``), and the loss is eager.
+"""
+
+TORCHTUNE = replace(TRAINERS, changes_weights=True)
+"""torchtune: recipes load 16-bit weights, which the optimizer changes (``dtype: bf16``), and recompute layers."""
+
+FMS = replace(DEEPSPEED, changes_weights=True)
+"""fms-acceleration: 16-bit weights, no recomputation in its benchmarks unless they say so."""
+
+LITGPT = replace(FMS, recomputes="sharded")
+"""litgpt: 16-bit weights; with FSDP, layers are recomputed (``activation_checkpointing_policy``)."""
+
 SOFTWARE: tuple[tuple[re.Pattern[str], Software], ...] = (
     (re.compile(r"megatron-lm\b"), MEGATRON_LM),
     (re.compile(r"megatron-?deepspeed|aa-scaling"), OWN),
@@ -113,6 +139,11 @@ SOFTWARE: tuple[tuple[re.Pattern[str], Software], ...] = (
     (re.compile(r"(?<!nvidia-)nemo(?!tron|.?rl\b|.?automodel)"), NEMO),
     (re.compile(r"torchtitan|torchao|pytorch/ao"), TORCHTITAN),
     (re.compile(r"automodel|fsdp2"), FSDP2),
+    (re.compile(r"litgpt"), LITGPT),
+    (re.compile(r"torchtune"), TORCHTUNE),
+    (re.compile(r"fms-acceleration"), FMS),
+    (re.compile(r"megatron-?swift"), MEGATRON_LM),
+    (re.compile(r"ms-?swift|axolotl|llama-?factory|\btrl\b|unsloth|prime-rl|transformers|accelerate"), TRAINERS),
     (re.compile(r"deepspeed"), DEEPSPEED),
     (re.compile(r"llm-foundry|\bpytorch|\bfms-fsdp|composer-fsdp"), PYTORCH),
 )

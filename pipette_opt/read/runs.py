@@ -21,6 +21,8 @@ from pipette_opt.read.precision_words import KNOWN as KNOWN_PRECISIONS
 from pipette_opt.read.precision_words import precision_of
 from pipette_opt.read.run_bounds import OF_A_LOG, check_time
 from pipette_opt.read.run_cells import Cells
+from pipette_opt.read.run_finetune import COLUMNS as FINETUNE_COLUMNS
+from pipette_opt.read.run_finetune import METHOD_COLUMN, with_usual_cells
 from pipette_opt.read.run_launches import ARGUMENTS_COLUMN, launch_in_columns, read_launch
 from pipette_opt.read.run_models import EXPERT_COLUMNS, Sizes, model_by_name
 from pipette_opt.read.run_software import FRAMEWORK_COLUMN
@@ -82,6 +84,7 @@ FLAGS = (
     "add_bias_linear",
     "add_qkv_bias",
     "fused_norm",
+    "fused_loss",
     "fused_attention",
     "grad_reduce_in_fp32",
     "overlap_grad_reduce",
@@ -106,6 +109,7 @@ OPTIONAL = (
     "hybrid",
     "stack_version",
     *EXPERT_COLUMNS,
+    *FINETUNE_COLUMNS,
     "ep",
     "etp",
     "dispatcher",
@@ -207,7 +211,7 @@ def _check_header(where: str, header: list[str]) -> None:
     duplicates = sorted(name for name, number in Counter(header).items() if number > 1)
     if duplicates:
         raise InputError(where, f"has the column {shown(duplicates[0])} more than once.")
-    for name in REQUIRED[:2] if ARGUMENTS_COLUMN in header else REQUIRED:
+    for name in REQUIRED[:2] if {ARGUMENTS_COLUMN, METHOD_COLUMN} & set(header) else REQUIRED:
         if name not in header:
             hint = did_you_mean(name, header)
             raise InputError(where, f"needs the column {name}.{hint} All: {', '.join(COLUMNS)}.")
@@ -226,7 +230,7 @@ def read_row(where: str, index: int, cells: Mapping[str, str | None], folder: Pa
     folder
         Folder of the files that the row names.
     """
-    given = Cells(where, {name: (text or "").strip() for name, text in cells.items()})
+    given = with_usual_cells(Cells(where, {name: (text or "").strip() for name, text in cells.items()}))
     row = Cells(where, {name: given.text(name) for name in given.cells})
     memory_gib = row.number("gpu_mem_gib", above_zero=True)
     gpu = find_run_gpu(row.needed("gpu"), memory_gib)

@@ -62,6 +62,7 @@ def test_a_file_beside_the_table(tmp_path: Path) -> None:
     ("word", "expected"),
     [
         ("full block3", ("full", "block", 3, ("core_attn",))),
+        ("full (block 21)", ("full", "block", 21, ("core_attn",))),
         ("uniform", ("full", "uniform", 1, ("core_attn",))),
         ("moe_act+layernorm", ("selective", "uniform", 1, ("moe_act", "layernorm"))),
         ("none", (None, "uniform", 1, ("core_attn",))),

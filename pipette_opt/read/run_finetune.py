@@ -1,0 +1,110 @@
+"""Columns of ``runs.csv`` on fine-tuning: what is trained, with which adapters, formats and optimizer."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pipette_opt.base.errors import InputError, shown
+from pipette_opt.read.finetune import METHODS, Finetune
+from pipette_opt.read.run_cells import Cells
+from pipette_opt.read.run_software import software_of
+from pipette_opt.specs.optimizers import OPTIMIZERS
+from pipette_opt.specs.training import optimizer_fields
+
+METHOD_COLUMN = "method"
+COLUMNS = (
+    *(METHOD_COLUMN, "is_lora", "lora_rank", "lora_targets", "quantization"),
+    *("sharding", "offload", "packing", "optimizer", "tokens_per_s_per_gpu"),
+)
+"""Optional columns of rows of fine-tuning."""
+
+SHARDING: Mapping[str, str] = {
+    "none": "",
+    "ddp": "",
+    "zero1": "1",
+    "zero2": "2",
+    "zero3": "3",
+    "fsdp": "3",
+    "fsdp2": "3",
+}
+"""ZeRO stage by word of column ``sharding``."""
+
+BASES = (
+    (re.compile(r"double"), "nf4-double"),
+    (re.compile(r"nf4|4-?bit|gptq|awq|hqq"), "nf4"),
+    (re.compile(r"int8|8-?bit"), "int8"),
+    (re.compile(r"fp8"), "fp8"),
+)
+"""Format of frozen weights by pattern of column ``quantization``; the first match counts."""
+
+OPTIMIZER_WORDS = ((re.compile(r"8-?bit"), "adam-8bit"), (re.compile(r"adam"), "adam"), (re.compile(r"muon"), "muon"))
+"""Optimizer by pattern of column ``optimizer``, besides the names of ``OPTIMIZERS``."""
+
+
+def is_finetuning(cells: Mapping[str, str]) -> bool:
+    """Return whether a row says how a model is fine-tuned."""
+    return bool(cells.get(METHOD_COLUMN)) or cells.get("is_lora", "").lower() == "true"
+
+
+def with_usual_cells(row: Cells) -> Cells:
+    """
+    Return a row of fine-tuning with the cells that others have: degrees of 1, replicas, batch, ZeRO stage, seconds.
+
+    Without a batch, every replica has one micro-batch. Without seconds, they follow from tokens per second and GPU. The
+    row is unchanged if it is none of fine-tuning.
+    """
+    if not is_finetuning(row.cells):
+        return row
+    cells = {name: row.text(name) for name in row.cells}
+    sharding = cells.get("sharding", "").lower()
+    if sharding and sharding not in SHARDING:
+        raise InputError(row.where, f"sharding must be one of {', '.join(SHARDING)}, got {shown(sharding)}.")
+    if cells.get("offload"):
+        raise InputError(row.where, f"offload is {shown(cells['offload'])}, which rows of fine-tuning do not price.")
+    for name in ("tp", "pp", "cp"):
+        cells[name] = cells.get(name) or "1"
+    degrees = [row.whole(name) or 1 for name in ("tp", "pp", "cp")]
+    replicas = row.needed_whole("num_gpus") // (degrees[0] * degrees[1] * degrees[2])
+    cells["dp"] = cells.get("dp") or str(max(replicas, 1))
+    micro, length = row.whole("mbs"), row.whole("seq_len")
+    if not cells.get("gbs") and micro is not None:
+        cells["gbs"] = str(micro * int(float(cells["dp"])))
+    stage = SHARDING.get(sharding, "")
+    cells["zero_stage"] = cells.get("zero_stage") or stage
+    usual = software_of(cells).recomputes
+    if not cells.get("recompute") and (usual == "always" or (usual == "sharded" and cells["dp"] != "1")):
+        cells["recompute"] = "full"
+    rate = row.number("tokens_per_s_per_gpu", above_zero=True)
+    if not cells.get("iter_time_s") and rate is not None and micro is not None and length is not None:
+        cells["iter_time_s"] = f"{micro * length / rate:.6g}"
+    return Cells(row.where, cells)
+
+
+def finetune_of_row(row: Cells) -> Finetune | None:
+    """Return the fine-tuning of a row; ``None`` for training from scratch."""
+    if not is_finetuning(row.cells):
+        return None
+    method = row.text(METHOD_COLUMN).lower() or "lora"
+    if method not in METHODS:
+        raise InputError(row.where, f"method must be one of {', '.join(METHODS)}, got {shown(method)}.")
+    if method == "full":
+        return Finetune(method=method, where=row.where)
+    words = row.text("quantization").lower()
+    base = next((base for pattern, base in BASES if pattern.search(words)), None)
+    if words and base is None:
+        raise InputError(row.where, f"quantization {shown(words)} is not known; known are nf4, int8 and fp8.")
+    targets = re.sub(r"[\s-]+", "-", row.text("lora_targets").strip().lower()).replace(",-", ",") or None
+    return Finetune(
+        method=method, rank=row.whole("lora_rank"), targets=targets, base=base or METHODS[method], where=row.where
+    )
+
+
+def optimizer_of_row(row: Cells) -> dict[str, Any]:
+    """Return the fields of :class:`~pipette_opt.specs.TrainingSpec` for the optimizer of a row, as its framework's."""
+    word = row.text("optimizer").lower()
+    patterns = ((re.compile(rf"^{name}$"), name) for name in OPTIMIZERS)
+    name = next((name for pattern, name in (*patterns, *OPTIMIZER_WORDS) if pattern.search(word)), None)
+    if word and name is None:
+        raise InputError(row.where, f"optimizer {shown(word)} is not one of {', '.join(OPTIMIZERS)}.")
+    in_place = software_of(row.cells).changes_weights or row.text("precision").lower().endswith("-true")
+    return optimizer_fields(name, "none" if is_finetuning(row.cells) and in_place else None)
