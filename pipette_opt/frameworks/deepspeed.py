@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +20,9 @@ from pipette_opt.export.environment import CUDA_ORDER, Setting, nccl_settings
 from pipette_opt.export.hosts import hosts_of_file_lines, unnamed_note
 from pipette_opt.export.nodes import NodeShare, node_shares
 from pipette_opt.export.recorded import (
+    OF_OPTIMIZER,
+    optimizer_remark,
+    recorded_model,
     recorded_training,
     refuse_async_sends,
     refuse_second_order,
@@ -163,7 +167,9 @@ TRAINING_FIELDS = (
     "attention_kernel",
     "loss_chunks",
     "fused_norm",
+    "fused_loss",
     "optimizer_offload_fraction",
+    *OF_OPTIMIZER,
 )
 CONFIG_FIELDS = (
     "sequence_parallel",
@@ -365,8 +371,13 @@ def settings(plan: Plan) -> dict[str, Any]:
     return found
 
 
+MODEL_FIELDS = tuple(field.name for field in fields(ModelSpec) if field.name != "adapters")
+"""Fields of a model that the program of a launch has; it has no adapters."""
+
+
 def check(model: ModelSpec, training: TrainingSpec) -> None:
-    """Raise ``InputError`` for training that DeepSpeed does not have."""
+    """Raise ``InputError`` for a model or training that DeepSpeed does not have."""
+    refuse_unwritten("DeepSpeed", model, MODEL_FIELDS)
     refuse_unwritten("DeepSpeed", written_training(training), TRAINING_FIELDS)
 
 
@@ -374,6 +385,7 @@ def _refuse(plan: Plan, training: TrainingSpec) -> None:
     config = plan.config
     refuse_async_sends("DeepSpeed", plan)
     refuse_second_order("DeepSpeed", plan)
+    refuse_unwritten("DeepSpeed", recorded_model(plan), MODEL_FIELDS)
     refuse_unwritten("DeepSpeed", training, TRAINING_FIELDS)
     # DeepSpeed overlaps gradients only with ZeRO and a single stage.
     hidden = config.pipeline_model_parallel_size == 1 and config.sharding_stage > 0
@@ -428,6 +440,7 @@ def _launch(plan: Plan, shares: Sequence[NodeShare]) -> str:
         "SCRIPT takes Megatron-DeepSpeed's arguments (its pretrain_gpt.py); architecture, data and schedule are yours\n"
         f"to give. {stages if config.pipeline_model_parallel_size > 1 else ''}".rstrip()
         + f"\n{tensor_overlap_remark('DeepSpeed', config)}".rstrip()
+        + f"\n{optimizer_remark(recorded_training(plan))}".rstrip()
     )
     if not named:
         usage += "\n" + comment(f"HOSTFILE names a file with your hosts.\n{unnamed_note(len(shares))}")

@@ -145,7 +145,7 @@ EXPERT_DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "moe_layer_freq": 1,
     }
 )
-"""The same of a model with experts."""
+"""Defaults of a model with experts, beside ``MODEL_DEFAULTS``."""
 
 IMPLIED = (
     "--attention-backend",

@@ -176,7 +176,14 @@ PRESETS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """Presets of flavors (``models/*/__init__.py``); a suffix such as ``_flex`` chooses an attention kernel."""
 
-TRAINING_FIELDS = ("precision", "accumulate_allreduce_grads_in_fp32", "attention_kernel", "loss_chunks", "fused_norm")
+TRAINING_FIELDS = (
+    "precision",
+    "accumulate_allreduce_grads_in_fp32",
+    "attention_kernel",
+    "loss_chunks",
+    "fused_norm",
+    "fused_loss",
+)
 CONFIG_FIELDS = (
     "context_parallel_size",
     "virtual_pipeline_model_parallel_size",
@@ -444,7 +451,7 @@ def _training_fields(values: Values, is_sharded: bool) -> tuple[dict[str, Any], 
         found = {}
     converters = " ".join(map(str, values[CONVERTERS]))
     if not values[COMPILED]:
-        found["fused_norm"] = False
+        found |= {"fused_norm": False, "fused_loss": False}
     if values[LOSS_CHUNKS] > 1:
         found["loss_chunks"] = values[LOSS_CHUNKS]
     if values[DISPATCH] != "standard":

@@ -1,8 +1,10 @@
 """Launch of a framework other than Megatron-LM, before the framework's module reads it."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ class Source:
         Settings file; ``None`` for a command line.
     folder
         Folder of the script or file, where files that settings name are looked for.
+    environment
+        Variables that the script sets for the program.
     """
 
     framework: Framework
@@ -40,11 +44,28 @@ class Source:
     launch: Launch | None = None
     file: SettingsFile | None = None
     folder: Path = field(default=Path())
+    environment: Mapping[str, str] = field(default_factory=dict)
 
-    def of_words(self) -> dict[str, Given]:
-        """Return the settings of the command line, by name without leading dashes; of a repeated one, the last."""
-        settings = settings_in(self.words)
-        return {setting.name.lstrip("-"): Given(setting.value, self.where) for setting in settings}
+    def of_words(self, lists: Collection[str] = ()) -> dict[str, Given]:
+        """
+        Return the settings of the command line, by name without leading dashes; of a repeated one, the last.
+
+        Options called like ``lists``, with ``_`` for ``-``, take all words up to the next option.
+        """
+        found = {setting.name.lstrip("-"): Given(setting.value, self.where) for setting in settings_in(self.words)}
+        for index, word in enumerate(self.words):
+            name = word.lstrip("-")
+            if word.startswith("--") and name.replace("-", "_") in lists:
+                following = takewhile(lambda each: not each.startswith("--"), self.words[index + 1 :])
+                found[name] = Given(" ".join(following) or None, self.where)
+        return found
+
+    @property
+    def num_processes(self) -> int | None:
+        """Processes by the variables that commands such as ``swift sft`` read; ``None`` if they do not say."""
+        numbers = [self.environment.get(name, default) for name, default in (("NNODES", "1"), ("NPROC_PER_NODE", ""))]
+        is_known = all(re.fullmatch("[1-9][0-9]{0,5}", number) for number in numbers)
+        return int(numbers[0]) * int(numbers[1]) if is_known else None
 
     def of_launcher(self, name: str) -> dict[str, Given]:
         """Return the options of a launcher, by name without leading dashes."""

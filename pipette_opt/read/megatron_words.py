@@ -164,7 +164,12 @@ def _of_framework(words: Words, framework: Framework, where: str) -> Words:
         words.script.require_known(where)
     folder = Path(where).parent if is_file(where) else Path()
     source = Source(
-        framework=framework, where=words.place(where), words=words.words, launch=words.launch, folder=folder
+        framework=framework,
+        where=words.place(where),
+        words=words.words,
+        launch=words.launch,
+        folder=folder,
+        environment={} if words.script is None else words.script.environment,
     )
     return replace(words, source=source)
 

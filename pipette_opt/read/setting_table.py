@@ -101,7 +101,9 @@ class Values:
 
     def error(self, name: str, problem: str) -> InputError:
         """Return an error about the value of a setting."""
-        return InputError(self.place(name), f"{name} is {shown(str(self[name]))}{problem}")
+        value = self[name]
+        text = str(value).lower() if isinstance(value, bool) else shown(str(value))
+        return InputError(self.place(name), f"{name} is {text}{problem}")
 
 
 def values_of(

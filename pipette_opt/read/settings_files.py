@@ -114,8 +114,9 @@ class SettingsFile:
         return words
 
     def given(self) -> dict[str, Given]:
-        """Return the values of a map by dotted names, each with its line; a list is one value."""
-        return {name: Given(value, self.place(name.rpartition(".")[2])) for name, value in flat(self.content, "")}
+        """Return the values of a map by dotted names, each with its line, without empty values; a list is a value."""
+        found = [(name, value) for name, value in flat(self.content, "") if value is not None]
+        return {name: Given(value, self.place(name.rpartition(".")[2])) for name, value in found}
 
     def overrides(self) -> tuple[str, ...]:
         """Return the values of a file of a recipe's fields as overrides; empty for files of other frameworks."""

@@ -1,4 +1,4 @@
-"""Launches of torchtitan, DeepSpeed and Hugging Face's trainers, read: files and command lines, and the right words."""
+"""Launches of other frameworks, read: files and command lines, and the right words."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from pipette_opt.job.read import read_job
 from pipette_opt.library.current import current_of
 from pipette_opt.options.description import JobOptions
 from pipette_opt.read.megatron_args import MegatronArgs, read_megatron_args
-from pipette_opt.read.model import list_models
+from pipette_opt.read.model import list_models, read_model
 
 
 def put(files: dict[str, str], folder: Path) -> None:
@@ -33,7 +33,18 @@ def described(given: MegatronArgs, layers: int, gpus: int) -> dict[str, Any]:
         "model": given.model_name,
         "training": dict(given.training_fields),
         "left out": [entry.option for entry in given.not_modelled],
+        "finetune": finetuned(given),
     }
+
+
+def finetuned(given: MegatronArgs) -> list[Any] | None:
+    """Method, rank, targets, base and dropout of the fine-tuning, which its model has to take."""
+    found = given.finetune
+    if found is None:
+        return None
+    if given.model_name:
+        found.applied(read_model(given.model_name))
+    return [found.method, found.rank, found.targets, found.base, found.dropout]
 
 
 @pytest.mark.parametrize("row", table(__file__, "LAUNCHES"), ids=lambda row: row["name"])
@@ -90,3 +101,21 @@ def test_jobs_that_contradict_their_launch(options: dict[str, Any], problem: str
     path.write_text(TOML)
     with pytest.raises(InputError, match=problem):
         current_of(read_job(JobOptions(nodes="2", gpu="h100", launch=str(path), **options)), None, 0.1)
+
+
+def test_adapters_of_a_launch(tmp_path: Path) -> None:
+    """A job has them, with a note on the framework; options win over the launch."""
+    path = tmp_path / "l.yaml"
+    path.write_text(
+        "model_name_or_path: Qwen/Qwen3-0.6B\nfinetuning_type: lora\nlora_target: q_proj,v_proj\nquantization_bit: 8\n"
+        "per_device_train_batch_size: 1\ncutoff_len: 512\n"
+    )
+    job = read_job(JobOptions(nodes="1", gpu="h100", launch=str(path), lora_rank=4))
+    adapters = job.instance.model.adapters
+    assert adapters is not None
+    assert (adapters.rank, adapters.targets, adapters.base) == (4, ("q_proj", "v_proj"), "int8")
+    assert job.launch is not None
+    assert job.launch.notes == (
+        "time and memory are counted as torchtitan's: no run below LLaMA-Factory was compared",
+        "every sequence is counted with 512 tokens",
+    )

@@ -15,6 +15,7 @@ from pipette_opt.export.targets import TARGETS, export
 from pipette_opt.job.launch import as_trained, legal_config
 from pipette_opt.job.read import Job, read_job
 from pipette_opt.job.space import search_space
+from pipette_opt.layers.adapters import Adapters
 from pipette_opt.options.description import JobOptions, SpaceOptions, fields_of
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.placement import host_tiles, tile_placement
@@ -86,6 +87,31 @@ def test_plans_come_back(framework: str, model: ModelSpec, tmp_path: Path) -> No
         assert replace(read, tp_comm_overlap=overlap) == config, config.label()
         training = replace(job.instance.training, tp_comm_overlap=overlap)
         assert replace(instance.training, other_arguments=None) == training
+
+
+@pytest.mark.parametrize("base", ["16-bit", "int8", "nf4", "nf4-double"])
+def test_adapters_come_back(base: str, tmp_path: Path) -> None:
+    """As arguments of TRL's trainers, with the format of the frozen weights."""
+    adapters = Adapters(rank=12, targets=("q_proj", "down_proj"), base=base)  # type: ignore[arg-type]
+    model = replace(LLAMA_8B, adapters=adapters)
+    job = job_of("accelerate", model)
+    written(job, configurations(job)[0], tmp_path / "launch")
+    given = read_megatron_args(str(tmp_path / "launch"), "--launch")
+    assert given.finetune is not None
+    assert given.finetune.applied(LLAMA_8B) == model
+
+
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "accelerate"])
+def test_frameworks_without_adapters_refuse_them(framework: str) -> None:
+    """Before the search, with what writes them."""
+    sizes = {"nodes": "1", "gpu": "h100", "global_batch_size": 8, "seq_length": 4096, "model": "llama-3.1-8b"}
+    problem = (
+        "shape of no torchtitan|has None"
+        if framework == "torchtitan"
+        else "export with --format accelerate or rankmap-csv"
+    )
+    with pytest.raises(InputError, match=problem):
+        read_job(JobOptions(**sizes, finetune="lora", framework=framework))
 
 
 def test_overrides_in_a_file_come_back(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_the_way_on_is_in_megatrons_options() -> None:
 
 def test_settings_files_of_a_launch_are_named() -> None:
     """Also those that a launcher reads."""
-    launch = "accelerate launch --config_file f.yaml -m swift.cli.sft --deepspeed z.json --model M"
+    launch = "accelerate launch --config_file f.yaml -m openrlhf.cli.train_sft --deepspeed z.json --model M"
     assert "Further settings are in f.yaml, z.json." in refusal(launch)
 
 
