@@ -188,8 +188,20 @@ def solved(
         raise
     except InfeasibleError as error:
         watcher.report("looking for the requirements that cannot be met together")
-        raise explained(error, job.instance, space, search.max_oom_risk) from None
+        raise _with_ways_out(explained(error, job.instance, space, search.max_oom_risk), job, space, search) from None
     return Solved(plan=plan_with_band(plan, job.instance), job=job, current=current, notes=tuple(notes))
+
+
+def _with_ways_out(error: InfeasibleError, job: "Job", space: SearchSpace, search: SearchOptions) -> InfeasibleError:
+    """Return the error of a fine-tuning job with the changes, each alone, that make it fit, and what they take."""
+    if not job.finetune:
+        return error
+    from pipette_opt.library.ways_out import ways_out
+
+    can_offload = "offload" not in job.can_run
+    lines = ways_out(job.instance, space, search.max_oom_risk, can_offload=can_offload)
+    ways = "".join(f"\n  {line}" for line in lines)
+    return InfeasibleError(f"Each of these alone makes it fit:{ways}\n{error}" if ways else str(error))
 
 
 def _failures(search: SearchOptions, aim: Objective) -> dict[str, Any]:
