@@ -79,7 +79,7 @@ def refuse_unwritten(target: str, spec: Any, written: Collection[str]) -> None:
     first, names = missing[0], [field.name for field in missing]
     if first.name == "adapters":
         problem = f"gives the plan adapters, which are not written for {target}"
-        raise InputError("--finetune", f"{problem}; export with --format accelerate or rankmap-csv.")
+        raise InputError("--finetune", f"{problem}; export with --format accelerate, nemo or rankmap-csv.")
     others = [f"{name}={getattr(spec, name)!r}" for name in names[1:]]
     that = f"that, nor for {', '.join(others)}" if others else "that"
     options = [SOLVE_OPTIONS[name] for name in names if name in SOLVE_OPTIONS]

@@ -27,11 +27,12 @@ from pipette_opt.export.megatron import TRIAL_ITERATIONS
 from pipette_opt.export.recorded import recorded_model, recorded_training, refuse_unwritten, written_training
 from pipette_opt.export.shell import SOURCED, array_lines, comment
 from pipette_opt.export.target import Target
+from pipette_opt.layers.adapters import BRIDGE_TARGETS, Adapters
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.megatron_table import field_of, megatron_options
 from pipette_opt.read.model_words import Option, check_chunks
-from pipette_opt.read.recipe_overrides import ACTIVATION, ACTIVATIONS, DTYPES, MIXED_PRECISION, PRECISIONS
+from pipette_opt.read.recipe_overrides import ACTIVATION, ACTIVATIONS, DTYPES, MIXED_PRECISION, PEFT, PRECISIONS
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.layer_patterns import layer_frequency
 from pipette_opt.specs.user_buffers import has_user_buffers
@@ -52,7 +53,7 @@ SPACE: Mapping[str, Any] = MappingProxyType(
 )
 """Fields of a search space with the values that Megatron-Bridge can run."""
 
-MISSING_MODEL_FIELDS = megatron.MISSING_MODEL_FIELDS
+MISSING_MODEL_FIELDS = tuple(name for name in megatron.MISSING_MODEL_FIELDS if name != "adapters")
 """Fields without an override: layers that megatron-core lacks."""
 
 GEMMA_3_FIELDS = ("post_norms", "local_rotary_base")
@@ -95,6 +96,9 @@ PRECISION_FIELDS = frozenset(name for fields in PRECISIONS.values() for name in 
     "fp8_wgrad",
 }
 """Fields of ``MixedPrecisionConfig``, which replaces the fields of these names in other sections."""
+
+PEFT_CLASS = "megatron.bridge.peft.canonical_lora.CanonicalLoRA"
+"""Class whose adapters sit at each matrix of a fused product on their own, as PEFT's do."""
 
 CLASS = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
 
@@ -216,7 +220,17 @@ def overrides(plan: Plan) -> dict[str, Any]:
         found["model"]["gated_linear_unit"] = model.gated_linear_unit
         function = f"megatron.core.activations.{model.activation_func}"
         found["model"][ACTIVATION.partition(".")[2]] = {"_target_": function, "_call_": False}
-    return {**found, MIXED_PRECISION: _mixed_precision(found[MIXED_PRECISION], training)}
+    return {
+        **found,
+        MIXED_PRECISION: _mixed_precision(found[MIXED_PRECISION], training),
+        **({} if model.adapters is None else {PEFT: _peft(model.adapters)}),
+    }
+
+
+def _peft(adapters: Adapters) -> dict[str, Any]:
+    """Return the class of the adapters with its fields; ``alpha`` changes no figure, and stays the class's own."""
+    targets = [BRIDGE_TARGETS[name] for name in adapters.targets]
+    return {"_target_": PEFT_CLASS, "target_modules": targets, "dim": adapters.rank, "dropout": adapters.dropout}
 
 
 def _options(plan: Plan, model: ModelSpec, training: TrainingSpec) -> list[Option]:
@@ -428,6 +442,15 @@ def check(model: ModelSpec, training: TrainingSpec) -> None:
     """Raise ``InputError`` for a model or training that no override of Megatron-Bridge expresses."""
     refuse_unwritten("Megatron-Bridge", model, (*MODEL_FIELDS, *(GEMMA_3_FIELDS if _is_gemma3(model) else ())))
     refuse_unwritten("Megatron-Bridge", written_training(training), megatron.TRAINING_FIELDS)
+    if model.adapters is None:
+        return
+    if model.adapters.is_quantised:
+        problem = f"is {model.adapters.base}, but Megatron-Bridge's adapters sit on 16-bit weights"
+        raise InputError("base_format", f"{problem}; give --finetune lora, or --for accelerate.")
+    strange = [name for name in model.adapters.targets if name not in BRIDGE_TARGETS]
+    if strange:
+        problem = f"has {strange[0]}, at which Megatron-Bridge has no adapter"
+        raise InputError("--lora-targets", f"{problem}; it has {', '.join(BRIDGE_TARGETS)}.")
 
 
 def _refuse(plan: Plan, model: ModelSpec, training: TrainingSpec) -> None:

@@ -42,15 +42,27 @@ RECURRENT_TARGETS = ("in_proj", "out_proj")
 TARGETS = (*ATTENTION_TARGETS, *LATENT_TARGETS, *MLP_TARGETS, *RECURRENT_TARGETS)
 """Matrices that may have an adapter, by the names that PEFT finds in models of Hugging Face."""
 
+BRIDGE_TARGETS: Mapping[str, str] = MappingProxyType(
+    {
+        "q_proj": "linear_q",
+        "k_proj": "linear_k",
+        "v_proj": "linear_v",
+        "o_proj": "linear_proj",
+        "gate_proj": "linear_fc1_gate",
+        "up_proj": "linear_fc1_up",
+        "down_proj": "linear_fc2",
+    }
+)
+"""Name of a matrix with an adapter of its own in Megatron-Bridge (``peft/canonical_lora.py``)."""
+
 TARGET_WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "all-linear": TARGETS,
         "attention": (*ATTENTION_TARGETS, *LATENT_TARGETS),
         "mlp": MLP_TARGETS,
         "linear_qkv": ATTENTION_TARGETS[:3],
-        "linear_proj": ("o_proj",),
+        **{name: (target,) for target, name in BRIDGE_TARGETS.items()},
         "linear_fc1": MLP_TARGETS[:2],
-        "linear_fc2": ("down_proj",),
         "qkv_proj": ATTENTION_TARGETS[:3],
         "output_proj": ("o_proj",),
         "gate_up_proj": MLP_TARGETS[:2],

@@ -446,6 +446,7 @@ def parse_megatron_args(
         training_fields={**launch.training_fields, **others},
         not_modelled=(*options.not_modelled, *launch.not_modelled),
         notes=options.notes,
+        finetune=words.finetune,
         are_overrides=options.are_overrides,
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.files import is_file
+from pipette_opt.read.finetune import Finetune
 from pipette_opt.read.foreign import Source
 from pipette_opt.read.frameworks import Framework
 from pipette_opt.read.kinds_of_files import LAUNCH_SCRIPT, TYPED_ARGUMENTS, file_kinds, kind_of, looks_like
@@ -17,7 +18,7 @@ from pipette_opt.read.launchers import known_launchers
 from pipette_opt.read.launches import Launch, may_train
 from pipette_opt.read.megatron_printed import is_printed, printed_words
 from pipette_opt.read.megatron_table import field_of, megatron_options
-from pipette_opt.read.recipe_overrides import in_options, left_to_recipe
+from pipette_opt.read.recipe_overrides import finetune_in, in_options, left_to_recipe
 from pipette_opt.read.scripts import ScriptLaunch, argument_problem, read_script
 from pipette_opt.read.settings_files import settings_file
 from pipette_opt.read.shell import INSTEAD
@@ -56,6 +57,8 @@ class Words:
         Whether the words override fields of a recipe, which sets the others.
     remarks
         Notes on the overrides.
+    finetune
+        Adapters that overrides set; ``None`` without.
     source
         Launch of a framework with a reader of its own; ``None`` for Megatron-LM.
     """
@@ -65,6 +68,7 @@ class Words:
     are_printed: bool = False
     are_overrides: bool = False
     remarks: tuple[str, ...] = ()
+    finetune: Finetune | None = None
     source: Source | None = None
 
     @property
@@ -176,13 +180,13 @@ def _of_framework(words: Words, framework: Framework, where: str) -> Words:
 
 def _in_options(words: Words, where: str) -> Words:
     """Return the words of a recipe's launch with options of Megatron-LM in place of overrides."""
-    found = in_options(words.words, words.place(where))
+    found, finetune = in_options(words.words, words.place(where)), finetune_in(words.words, words.place(where))
     script = words.script
     if script is not None:
         moved = [(found.starts[argument.index], argument) for argument in script.unknown]
         unknown = tuple(replace(argument, index=index) for index, argument in moved if index is not None)
         script = replace(script, arguments=found.words, unknown=unknown)
-    return Words(words=found.words, script=script, are_overrides=True, remarks=found.notes)
+    return Words(words=found.words, script=script, are_overrides=True, remarks=found.notes, finetune=finetune)
 
 
 def _words_of(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.files import parse_yaml
+from pipette_opt.read.finetune import Finetune
 from pipette_opt.read.megatron_table import CHOSEN, options_of_field
 from pipette_opt.read.sizing_words import sizes_a_job
 
@@ -58,6 +59,17 @@ WITHOUT_OPTION = ("_target_", "_call_", "params_dtype", "pipeline_dtype", "autoc
 ACTIVATION = "model.activation_func"
 ACTIVATIONS: Mapping[str, str] = MappingProxyType({"squared_relu": "--squared-relu", "quick_gelu": "--quick-geglu"})
 """Option by function of ``megatron.core.activations``."""
+
+PEFT = "peft"
+"""Section with the adapters of a recipe; it counts if it names a class of :data:`PEFT_CLASSES`."""
+
+PEFT_CLASSES: Mapping[str, str] = MappingProxyType(
+    {"LoRA": "linear_qkv,linear_proj,linear_fc1,linear_fc2", "CanonicalLoRA": "all-linear"}
+)
+"""Usual matrices with adapters by class of ``megatron.bridge.peft``."""
+
+PEFT_RANK = "32"
+"""Rank of adapters without ``peft.dim``."""
 
 REQUIRED = (
     "model.tensor_model_parallel_size",
@@ -156,6 +168,26 @@ def in_options(words: Sequence[str], where: str) -> Translated:
     return Translated(tuple(found), tuple(starts), (*(notes if absent else ()), *(skipped if unread else ())))
 
 
+def finetune_in(words: Sequence[str], where: str) -> Finetune | None:
+    """Return the adapters that overrides set as a whole; ``None`` if they leave the class to the recipe."""
+    given = _overrides(words)
+    name = given.get(f"{PEFT}._target_", "").rpartition(".")[2]
+    if name not in PEFT_CLASSES:
+        return None
+    rank, targets = given.get(f"{PEFT}.dim", PEFT_RANK), given.get(f"{PEFT}.target_modules", "")
+    dropout = given.get(f"{PEFT}.dropout", "0")
+    try:
+        return Finetune(
+            method="lora",
+            rank=int(rank),
+            targets=re.sub(r"[\[\]\"' ]", "", targets) or PEFT_CLASSES[name],
+            dropout=float(dropout),
+            where=where,
+        )
+    except ValueError:
+        raise InputError(where, f"sets {PEFT}.dim={rank} and {PEFT}.dropout={dropout}; give numbers.") from None
+
+
 def _overrides(words: Sequence[str]) -> dict[str, str]:
     """Return the last value of each override by the name of its field, without quotes."""
     given: dict[str, str] = {}
@@ -217,6 +249,8 @@ def _options(name: str, given: Mapping[str, str], where: str) -> tuple[str, ...]
         return tuple(word for each in named for word in _options(each, fields, where) or ())
     if name.startswith(f"{ACTIVATION}."):
         return _activation_option(name, given)
+    if section == PEFT and given.get(f"{PEFT}._target_", "").rpartition(".")[2] in PEFT_CLASSES:
+        return ()
     if section == MIXED_PRECISION:
         if field.partition(".")[0] in WITHOUT_OPTION:
             return ()

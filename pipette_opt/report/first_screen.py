@@ -67,8 +67,8 @@ MAX_HOSTS_SHOWN = 60
 """Maximum characters for stages and hosts; a longer list shows its first and last row. Chosen: a line."""
 
 
-WRITES_ADAPTERS = ("accelerate",)
-"""Formats of ``export`` that write adapters; of other plans with adapters, the rank map is written."""
+WRITES_ADAPTERS = ("accelerate", "nemo")
+"""Formats of ``export`` that write adapters; the latter those on 16-bit weights."""
 
 FORMATS_OF_SOFTWARE = ("torchtitan", "deepspeed")
 """Software stacks whose name is that of the format to export plans in."""
@@ -415,7 +415,8 @@ def export_command(plan: Plan, out: str) -> str:
     target = software if software in FORMATS_OF_SOFTWARE else target
     target = framework if framework not in (None, "megatron") else target
     if adapter_words(_recorded(plan, "model")) and target not in WRITES_ADAPTERS:
-        target = "rankmap-csv"
+        is_wide = _recorded(plan, "model")["adapters"]["base"] == "16-bit"
+        target = "nemo" if is_wide and software not in FORMATS_OF_SOFTWARE else "rankmap-csv"
     return f"pipette-opt export {out} --format {target} -o launch/"
 
 

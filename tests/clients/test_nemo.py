@@ -16,6 +16,7 @@ from factories import llama_plan
 from pipette_opt.export.megatron import TRIAL_ITERATIONS
 from pipette_opt.export.targets import export
 from pipette_opt.frameworks.nemo import PRECISION_FIELDS, hydra_words, overrides
+from pipette_opt.layers.adapters import BRIDGE_TARGETS
 from pipette_opt.read.recipe_overrides import PRECISIONS, WITHOUT_OPTION
 
 pytestmark = pytest.mark.client("megatron.core", "hydra", "omegaconf")
@@ -144,6 +145,18 @@ def test_hydra_replaces_a_precision(recipe: object, tmp_path: Path) -> None:
     assert applied["model"]["activation_func"] == wanted["model"]["activation_func"]
     fields = dataclass_fields(bridge("training", "mixed_precision.py"), "MixedPrecisionConfig")
     assert set(wanted["mixed_precision"]) - {"_target_"} <= fields
+
+
+def test_adapters_have_fields_of_their_class() -> None:
+    """And names of matrices that it knows."""
+    plan = llama_plan()
+    adapters = {"rank": 8, "targets": list(BRIDGE_TARGETS), "base": "16-bit", "dropout": 0.1}
+    model = {**plan.inputs["model"], "adapters": adapters}
+    written = overrides(dataclasses.replace(plan, inputs={**plan.inputs, "model": model}))["peft"]
+    path = bridge("peft", "canonical_lora.py")
+    assert set(written) - {"_target_"} <= dataclass_fields(path, "CanonicalLoRA")
+    assert written["_target_"] == "megatron.bridge.peft.canonical_lora.CanonicalLoRA"
+    assert all(f'"{name}"' in path.read_text() for name in written["target_modules"])
 
 
 def test_release() -> None:

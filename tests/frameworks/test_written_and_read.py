@@ -89,26 +89,31 @@ def test_plans_come_back(framework: str, model: ModelSpec, tmp_path: Path) -> No
         assert replace(instance.training, other_arguments=None) == training
 
 
-@pytest.mark.parametrize("base", ["16-bit", "int8", "nf4", "nf4-double"])
-def test_adapters_come_back(base: str, tmp_path: Path) -> None:
-    """As arguments of TRL's trainers, with the format of the frozen weights."""
+@pytest.mark.parametrize(
+    ("framework", "base"),
+    [*(("accelerate", base) for base in ("16-bit", "int8", "nf4", "nf4-double")), ("nemo", "16-bit")],
+)
+def test_adapters_come_back(framework: str, base: str, tmp_path: Path) -> None:
+    """As arguments of TRL's trainers, with the format of the frozen weights; as a class of Megatron-Bridge."""
     adapters = Adapters(rank=12, targets=("q_proj", "down_proj"), base=base)  # type: ignore[arg-type]
     model = replace(LLAMA_8B, adapters=adapters)
-    job = job_of("accelerate", model)
+    job = job_of(framework, model)
     written(job, configurations(job)[0], tmp_path / "launch")
-    given = read_megatron_args(str(tmp_path / "launch"), "--launch")
-    assert given.finetune is not None
-    assert given.finetune.applied(LLAMA_8B) == model
+    for launch in (tmp_path / "launch", tmp_path / "launch" / "overrides.yaml"):
+        if launch.exists():
+            given = read_megatron_args(str(launch), "--launch")
+            assert given.finetune is not None
+            assert given.finetune.applied(LLAMA_8B) == model
 
 
-@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "accelerate"])
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name not in ("accelerate", "nemo")])
 def test_frameworks_without_adapters_refuse_them(framework: str) -> None:
     """Before the search, with what writes them."""
     sizes = {"nodes": "1", "gpu": "h100", "global_batch_size": 8, "seq_length": 4096, "model": "llama-3.1-8b"}
     problem = (
         "shape of no torchtitan|has None"
         if framework == "torchtitan"
-        else "export with --format accelerate or rankmap-csv"
+        else "export with --format accelerate, nemo or rankmap-csv"
     )
     with pytest.raises(InputError, match=problem):
         read_job(JobOptions(**sizes, finetune="lora", framework=framework))

@@ -85,6 +85,10 @@ def test_the_expert_degree_is_needed_with_experts() -> None:
     ("word", "problem"),
     [
         ("peft.dim=16", "sets peft.dim=16, which changes the size of the job and is not read"),
+        (
+            "peft={_target_:megatron.bridge.peft.lora.LoRA,dim:all}",
+            "sets peft.dim=all and peft.dropout=0; give numbers",
+        ),
         ("model.other_parallel_size=2", "sets model.other_parallel_size=2, which changes"),
         ("model.sequence_parallel=maybe", "sets model.sequence_parallel=maybe, which changes"),
         ("mixed_precision=fp16_with_mxfp8_mixed", "sets mixed_precision='fp16_with_mxfp8_mixed', which is not read"),
@@ -96,6 +100,23 @@ def test_the_expert_degree_is_needed_with_experts() -> None:
 def test_what_is_not_read(word: str, problem: str) -> None:
     """Words that size the job are errors by name."""
     assert problem in refusal(word)
+
+
+@pytest.mark.parametrize(
+    ("words", "rank", "targets"),
+    [
+        (("peft={_target_:megatron.bridge.peft.lora.LoRA,dim:16,target_modules:[linear_qkv]}",), 16, 3),
+        (("peft._target_=megatron.bridge.peft.lora.LoRA",), 32, 7),
+        (("peft._target_=megatron.bridge.peft.canonical_lora.CanonicalLoRA", "peft.target_modules=[linear_q]"), 32, 1),
+    ],
+)
+def test_adapters_that_are_set_as_a_whole(words: tuple[str, ...], rank: int, targets: int) -> None:
+    """With the class, rank and matrices have its defaults; without it they are the recipe's."""
+    found = read(*words).finetune
+    assert found is not None
+    adapters = found.applied(LLAMA_8B).adapters
+    assert adapters is not None
+    assert (adapters.rank, len(adapters.targets)) == (rank, targets)
 
 
 def test_other_overrides_are_named() -> None:
