@@ -17,6 +17,7 @@ from benchmarks.page import RESULTS, made_by, run_page
 from pipette_opt.library.backtest import backtest
 
 TABLES = ("finetune_memory.csv", "mlperf_v51_lora.csv")
+"""Tables of public runs in the shared folder."""
 
 SAFE = 0.1
 """Risk of running out of memory up to which a plan is called safe: the default of ``--max-oom-risk``."""

@@ -101,6 +101,7 @@ PEFT_CLASS = "megatron.bridge.peft.canonical_lora.CanonicalLoRA"
 """Class whose adapters sit at each matrix of a fused product on their own, as PEFT's do."""
 
 CLASS = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
+"""Class of a precision that has no name in Megatron-Bridge."""
 
 MODEL_DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {
@@ -303,6 +304,8 @@ def _kept_by_recipe(plan: Plan) -> list[str]:
     """Return comments on what no override can say: the activation function, and options without a field."""
     model, training = recorded_model(plan), recorded_training(plan)
     words = [" ".join(option) for option in _options(plan, model, training) if _left_out(option, model)]
+    backend = (training.argument("--attention-backend") or ("flash",))[0]
+    words += [] if backend == "flash" else [f"--attention-backend {backend}"]
     function = model.activation_func if model.activation_func in ACTIVATIONS else None
     return [
         *([f"Bridge keeps the recipe's activation function: take a recipe with {function}."] if function else []),

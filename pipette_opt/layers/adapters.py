@@ -36,9 +36,17 @@ NF4 has an fp32 scale for each 64 weights; with double quantisation these scales
 """
 
 ATTENTION_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
+"""Matrices of attention."""
+
 LATENT_TARGETS = ("q_a_proj", "kv_a_proj_with_mqa", "q_b_proj", "kv_b_proj")
+"""Matrices of latent attention, beside ``o_proj`` and, without a latent of queries, ``q_proj``."""
+
 MLP_TARGETS = ("gate_proj", "up_proj", "down_proj")
+"""Matrices of an MLP, and of a routed expert."""
+
 RECURRENT_TARGETS = ("in_proj", "out_proj")
+"""Matrices of a layer with a state."""
+
 TARGETS = (*ATTENTION_TARGETS, *LATENT_TARGETS, *MLP_TARGETS, *RECURRENT_TARGETS)
 """Matrices that may have an adapter, by the names that PEFT finds in models of Hugging Face."""
 

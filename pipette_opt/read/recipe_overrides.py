@@ -57,6 +57,8 @@ WITHOUT_OPTION = ("_target_", "_call_", "params_dtype", "pipeline_dtype", "autoc
 """Last parts of overrides that follow from others."""
 
 ACTIVATION = "model.activation_func"
+"""Field of the activation function of a model."""
+
 ACTIVATIONS: Mapping[str, str] = MappingProxyType({"squared_relu": "--squared-relu", "quick_gelu": "--quick-geglu"})
 """Option by function of ``megatron.core.activations``."""
 

@@ -8,6 +8,7 @@ from pipette_opt.base.units import GB, GIB
 from pipette_opt.specs import ClusterSpec
 
 OPTION = "--reserve-memory"
+"""Option of the size, for errors."""
 
 _SIZE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) ?(GiB|GB|)", re.IGNORECASE)
 

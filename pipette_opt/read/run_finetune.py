@@ -12,9 +12,11 @@ from pipette_opt.specs.optimizers import OPTIMIZERS
 from pipette_opt.specs.training import optimizer_fields
 
 METHOD_COLUMN = "method"
+"""Column of the method of fine-tuning."""
+
 COLUMNS = (
     *(METHOD_COLUMN, "is_lora", "lora_rank", "lora_targets", "quantization"),
-    *("sharding", "offload", "packing", "optimizer", "tokens_per_s_per_gpu"),
+    *("sharding", "offload", "optimizer", "tokens_per_s_per_gpu"),
 )
 """Optional columns of rows of fine-tuning."""
 
