@@ -23,7 +23,7 @@ from pipette_opt.layers.branch import BY_OPERATION
 from pipette_opt.layers.branches import named_branches
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import ModelSpec, TrainingSpec
-from pipette_opt.specs.activations import exchange_ranks, host_keeps, micro_batch_tokens, tokens_of_rank
+from pipette_opt.specs.activations import exchange_ranks, host_keeps, largest_micro_batch_tokens, sequence_shards
 
 Rule = Callable[[ModelSpec, TrainingSpec, ParallelConfig], str | None]
 """Function that returns why a configuration is illegal, with its numbers; ``None`` if the rule is satisfied."""
@@ -199,10 +199,11 @@ def fp8_shapes(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
     recipe = training.recipe
     if recipe is None:
         return None
-    widths = {"hidden_size": model.hidden_size, "tokens of a micro-batch": micro_batch_tokens(training, config)}
+    tokens = largest_micro_batch_tokens(training, config)
+    widths = {"hidden_size": model.hidden_size, "tokens of a micro-batch": tokens}
     of_products, multiplies_own = _product_widths(model, config.tensor_model_parallel_size, config.expert_tensor_size)
     if multiplies_own:
-        widths["tokens of a micro-batch on a rank"] = tokens_of_rank(training, config)
+        widths["tokens of a micro-batch on a rank"] = tokens // sequence_shards(config)
     for name, width in (*widths.items(), *of_products.items()):
         if width % recipe.multiple:
             return f"{recipe.peak} needs multiples of {recipe.multiple}, and {name} is {width}"

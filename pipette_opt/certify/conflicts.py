@@ -249,7 +249,7 @@ def _is_tried_unpinned(name: str, space: SearchSpace) -> bool:
 
 
 def _trained(question: Question, **changes: Any) -> Question:
-    return replace(question, training=replace(question.training or question.instance.training, **changes))
+    return replace(question, training=(question.training or question.instance.training).changed(**changes))
 
 
 def _or_trained(**changes: Any) -> Callable[[Question], Sequence[Question]]:

@@ -21,7 +21,7 @@ from pipette_opt.layers.attention import AttentionBranch
 from pipette_opt.layers.sparse import SparseAttentionBranch
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, LayerKind, ModelSpec, StackSpec, TrainingSpec
-from pipette_opt.specs.activations import micro_batch_tokens
+from pipette_opt.specs.activations import attended_tokens, micro_batch_tokens
 
 BACKWARD_WORK = 2.5
 """FLOPs of the fused backward over the forward's: five products for two, as the scores are computed anew."""
@@ -70,8 +70,8 @@ def _fused_times_s(
     branch: AttentionBranch, training: TrainingSpec, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
 ) -> tuple[float, float]:
     """Return the forward and backward time of a rank's attention as if it were one fused kernel, seconds."""
-    model, tokens, tp = branch.model, micro_batch_tokens(training, config), config.tensor_model_parallel_size
-    law, seen = gpu.efficiency.attention, branch.tokens_seen(training.seq_length)
+    model, tokens, tp = branch.model, attended_tokens(training, config), config.tensor_model_parallel_size
+    law, seen = gpu.efficiency.attention, branch.tokens_seen(training.attended_length)
     rate = peak_flops(gpu, training) * law.share(model.value_head_size)
     width = sum(branch.core_widths) / tp
     flops = tokens * branch.core_flops(training)[0] / tp
@@ -96,7 +96,8 @@ def _unfused_times_s(
     All scores count, whatever the window.
     """
     model, tokens, tp = branch.model, micro_batch_tokens(training, config), config.tensor_model_parallel_size
-    scores = tokens * training.seq_length * training.parameter_bytes * model.num_attention_heads / tp
+    keys = training.sequence_tokens(config.micro_batch_size)
+    scores = tokens * keys * training.parameter_bytes * model.num_attention_heads / tp
     passes = UNFUSED_PASSES if training.fused_softmax else PLAIN_PASSES
     stream = scores / (gpu.memory_bytes_per_s * rates.streaming)
     form = plain_format(gpu, training, rates)

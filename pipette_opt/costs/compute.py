@@ -29,6 +29,7 @@ from pipette_opt.costs.products import (
     product_s,
     product_times_s,
 )
+from pipette_opt.costs.replicas import mean_wait
 from pipette_opt.costs.scan import scan_times_s
 from pipette_opt.costs.stage import parts_on_rank, stage_parameters
 from pipette_opt.costs.unit_copies import copies_s, layer_copies_s
@@ -117,7 +118,7 @@ def stage_compute(
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)
     forward, backward, launches = np.empty(shape), np.empty(shape), np.zeros((2, *shape))
     idle = np.full((len(kinds), 3), np.inf)
-    of_layers = counted_layers(instance.model, config)
+    of_layers, longer = counted_layers(instance.model, config), mean_wait(instance, config)
     for kind, gpu in enumerate(kinds):
         forward[kind] = backward[kind] = 0.0
         for counted in of_layers:
@@ -129,10 +130,10 @@ def stage_compute(
             idle[kind, ways] = np.minimum(idle[kind, ways], waits)
         head = head_times_s(instance.model, instance.training, config, gpu, rates)
         look_up = look_up_s(instance.model, instance.training, config, gpu, rates)
-        forward[kind, 0, 0] += look_up
-        backward[kind, 0, 0] += look_up
-        forward[kind, -1, -1] += head[0]
-        backward[kind, -1, -1] += head[1]
+        forward[kind, 0, 0] += longer * look_up
+        backward[kind, 0, 0] += longer * look_up
+        forward[kind, -1, -1] += longer * head[0]
+        backward[kind, -1, -1] += longer * head[1]
     slower = straggling(instance, config, rates)
     fixed = rates.micro_batch_s / 2.0 / config.num_chunks
     return StageCompute(
@@ -167,6 +168,8 @@ def layer_and_idle_s(
     """
     Return the forward and backward time of one layer and micro-batch, and the GPU's wait for the host in each, seconds.
 
+    The work is that of the replica that the others wait for (:mod:`~pipette_opt.costs.replicas`).
+
     If layers at the ends of the model stay in 16 bits, the result is the mean over all layers. So the total is right.
     """
     found, share = _layer_and_idle_s(instance, config, gpu, rates, kind), instance.model.wide_share
@@ -193,14 +196,15 @@ def _layer_and_idle_s(
     copies = layer_copies_s(model, training, config, gpu, rates, kind)
     measured = (measured[0] + copies[0], measured[1] + copies[1])
     sent = moved_bytes(model, training, config, kind) / gpu.host_bytes_per_s
-    measured = (max(measured[0], sent), max(measured[1], sent))  # offload overlaps with the pass
+    longer = mean_wait(instance, config)
+    measured = (longer * max(measured[0], sent), longer * max(measured[1], sent))  # offload overlaps with the pass
     host = host_time_s(instance, config, rates, kind)
     forward, backward = (bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
     if config.recompute_granularity == "full":
         return (forward, backward + forward), (idle[0], sum(idle))
     again = modules_again_s(instance, config, gpu, rates, kind)
-    return (forward, backward + (core[0] if config.recomputes("core_attn") else 0.0) + again), idle
+    return (forward, backward + longer * ((core[0] if config.recomputes("core_attn") else 0.0) + again)), idle
 
 
 def head_product_s(

@@ -60,7 +60,7 @@ def sparse_times_s(
     sparse = rates.sparse_attention
     peak, stream = peak_flops(gpu, training), gpu.memory_bytes_per_s * rates.streaming
     heads, width = branch.model.num_attention_heads // tp, sum(branch.core_widths) / tp
-    pairs = float(tokens * branch.slots(training.seq_length))
+    pairs = float(tokens * branch.slots(training.attended_length))
     law, element = gpu.efficiency.attention, training.parameter_bytes
     product = 2.0 * pairs * width
     read = pairs * ceil_div(heads, HEADS_OF_BLOCK) * branch.latent_width * element
@@ -69,7 +69,7 @@ def sparse_times_s(
     gradients = BACKWARD_WORK * product / (sparse.backward_share * rates.attention_backward_speed * peak)
     gradients += pairs * branch.latent_width * element / stream
     streamed = [passes * tokens * width * element / stream for passes in sparse.query_passes]
-    scores = tokens * training.seq_length / 2
+    scores = tokens * training.attended_length / 2
     score = 2.0 * indexer.n_heads * indexer.head_dim / sparse.score_share + sparse.score_flops
     inputs = sparse.input_passes * tokens * indexer.n_heads * indexer.head_dim * element / stream
     targets = 4.0 * pairs * HEADS_OF_TARGET * ceil_div(heads, HEADS_OF_TARGET) * branch.latent_width
@@ -78,7 +78,7 @@ def sparse_times_s(
     return SparseTimes(
         attention=(kernel + streamed[0], kernel + gradients + streamed[1]),
         scores=(scores * score / peak, 0.0),
-        choice=(sparse.choice_passes * SCORE_BYTES * tokens * training.seq_length / stream, 0.0),
+        choice=(sparse.choice_passes * SCORE_BYTES * tokens * training.attended_length / stream, 0.0),
         inputs=(inputs, has_loss * inputs),
         loss=(has_loss * targets / (sparse.target_share * peak), has_loss * of_index / (sparse.gradient_share * peak)),
     )

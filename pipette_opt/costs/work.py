@@ -42,6 +42,7 @@ from pipette_opt.costs.host import pipeline_crosses_hosts
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs, recomputed_of_kinds
 from pipette_opt.costs.links import BestLinks, RingShape
 from pipette_opt.costs.reductions import dense_shape, expert_shape
+from pipette_opt.costs.replicas import mean_wait
 from pipette_opt.costs.stage import parts_on_rank
 from pipette_opt.parallel import (
     HostTile,
@@ -318,7 +319,7 @@ def _layer_key(instance: Instance, config: ParallelConfig) -> Any:
 
     They differ only in stages, replicas and partitions.
     """
-    return _OF_A_LAYER(config), pipeline_crosses_hosts(instance, config)
+    return _OF_A_LAYER(config), pipeline_crosses_hosts(instance, config), mean_wait(instance, config)
 
 
 def _alike_s(instance: Instance, config: ParallelConfig, tiles: list[HostTile], known: dict[Any, Any]) -> FloatArray:
@@ -419,8 +420,9 @@ def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple
         layer, waits = layer_and_idle_s(instance, config, gpu, rates, kind)
         pieces.append(sum(layer))
         idle = np.minimum(idle, waits)
-    pieces.append(2 * look_up_s(model, training, config, gpu, rates))
-    pieces.append(sum(head_times_s(model, training, config, gpu, rates)))
+    longer = mean_wait(instance, config)
+    pieces.append(2 * longer * look_up_s(model, training, config, gpu, rates))
+    pieces.append(longer * sum(head_times_s(model, training, config, gpu, rates)))
     return np.array([*pieces, 0.0]), idle
 
 

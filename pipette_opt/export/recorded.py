@@ -50,6 +50,8 @@ ASSUMED = (
     "expert_imbalance",
     "rank_imbalances",
     "unequal_microbatches",
+    "packed",
+    "documents",
     "other_arguments",
     "fp8_copies",
 )

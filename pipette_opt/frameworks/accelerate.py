@@ -281,6 +281,8 @@ def trainer_fields(values: Values, config: Mapping[str, Given] | None, framework
     own = _by_deepspeed(values, config) if config is not None else _by_pytorch(values)
     optimizer = counted_optimizer(values[OPTIMIZER], OPTIMIZER, values.place(OPTIMIZER))
     training = {**own["training_fields"], **_kernels(values), **optimizer.fields}
+    if values["packing"]:
+        training["packed"] = True
     if values[CONTEXT] > 1:
         training["cp_comm_type"] = "all_gather"
     software, is_own = own["software"], framework in ("DeepSpeed", "Megatron-DeepSpeed")
@@ -656,6 +658,7 @@ def settings(plan: Plan) -> dict[str, Any]:
         **hybrid,
         MICRO_BATCH: config.micro_batch_size,
         STEPS: config.num_microbatches(plan.global_batch_size),
+        **({"packing": True} if training.packed else {}),
         **_adapter_settings(recorded_model(plan)),
     }
 
@@ -718,7 +721,7 @@ def _file_keys(found: Mapping[str, Any], num_hosts: int) -> dict[str, Any]:
 
 OF_TRAINERS = (
     *(MICRO_BATCH, STEPS, "use_peft", "lora_r", "lora_dropout", "lora_target_modules"),
-    *("load_in_4bit", "load_in_8bit", "use_bnb_nested_quant"),
+    *("load_in_4bit", "load_in_8bit", "use_bnb_nested_quant", "packing"),
 )
 """Settings that are arguments of a trainer, not keys of Accelerate's file."""
 

@@ -17,7 +17,7 @@ from pipette_opt.specs import NotModelled
 
 ADAPTER, RANK, ALL_LINEAR, TARGETS = "adapter", "lora_r", "lora_target_linear", "lora_target_modules"
 BITS_4, BITS_8 = "load_in_4bit", "load_in_8bit"
-MICRO_BATCH, LENGTH, PACKED, PADDED = "micro_batch_size", "sequence_len", "sample_packing", "pad_to_sequence_len"
+MICRO_BATCH, LENGTH, PACKED = "micro_batch_size", "sequence_len", "sample_packing"
 RECOMPUTES, PLUGINS, OPTIMIZER, BF16 = "gradient_checkpointing", "plugins", "optimizer", "bf16"
 
 USUAL_RANK = 8
@@ -35,7 +35,6 @@ TABLE = (
     Row(MICRO_BATCH, "whole", None),
     Row(LENGTH, "whole", 512),
     Row(PACKED, "flag", False),
-    Row(PADDED, "flag", False),
     Row(RECOMPUTES, "word", "false"),
     Row(OPTIMIZER, "word", "adamw_torch_fused"),
     Row(BF16, "word", "auto", words=("auto", "true", "false", "full")),
@@ -105,7 +104,14 @@ HARMLESS = "|".join(
             *("val_set_size", "special_tokens", "tokens", "chat_template", "chat_template_jinja", "num_epochs"),
             *("lora_alpha", "lora_model_dir", "lora_fan_in_fan_out", "lora_on_cpu", "peft_use_rslora", "peft"),
             *("peft_init_lora_weights", "loraplus_lr_ratio", "loraplus_lr_embedding", "strict", "train_on_inputs"),
-            *("lr_scheduler", "cosine_min_lr_ratio", "saves_per_epoch", "evals_per_epoch", "eval_sample_packing"),
+            *(
+                "lr_scheduler",
+                "cosine_min_lr_ratio",
+                "saves_per_epoch",
+                "evals_per_epoch",
+                "eval_sample_packing",
+                "pad_to_sequence_len",
+            ),
             *("wandb_project", "wandb_entity", "wandb_watch", "wandb_name", "wandb_log_model", "wandb_run_id"),
             *("mlflow_tracking_uri", "mlflow_experiment_name", "hub_model_id", "hub_strategy", "eval_batch_size"),
             *("early_stopping_patience", "auto_resume_from_checkpoints", "flash_attn", "eval_table_size"),
@@ -184,7 +190,7 @@ def _of_trainer(values: Values, *, is_sharded: bool) -> Values:
             accelerate.MICRO_BATCH: values[MICRO_BATCH],
             accelerate.OPTIMIZER: values[OPTIMIZER],
             "max_length": values[LENGTH],
-            "packing": values[PACKED] or values[PADDED],
+            "packing": values[PACKED],
             accelerate.RECOMPUTES: values[RECOMPUTES] != "false",
             accelerate.ATTENTION: "eager" if values["eager_attention"] else values[accelerate.ATTENTION],
             accelerate.REPLICATE: values["dp_replicate_size"],

@@ -42,7 +42,7 @@ OTHER_KEYS = {
 }
 """Short keys of a section, and the field that each key stands for: ``cluster.file`` is the field ``cluster``."""
 
-FILES = ("cluster", "profile", "model", "software", "expert_loads", "launch")
+FILES = ("cluster", "profile", "model", "software", "expert_loads", "lengths", "launch")
 """Fields whose value may be the path of a file, which is also looked for beside the job file."""
 
 

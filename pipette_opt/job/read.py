@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pipette_opt.base.errors import InputError
 from pipette_opt.base.files import is_file
+from pipette_opt.base.units import ceil_div
 from pipette_opt.job.inputs import described_cluster
 from pipette_opt.options.description import JobOptions, fields_of
 from pipette_opt.options.values import check_declared
@@ -92,6 +93,7 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     from pipette_opt.read.finetune import finetune_of
     from pipette_opt.read.foreign import framework_module
     from pipette_opt.read.gpus import gpu_record
+    from pipette_opt.read.lengths import PADDED_TO, check_lengths, read_documents
     from pipette_opt.read.levels import domain_record
     from pipette_opt.read.megatron_args import read_megatron_args, written_arguments
     from pipette_opt.read.model import read_model
@@ -116,6 +118,9 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     machines = _machines(options, made.cluster, shown.cluster_path if shown else None)
     if launch is not None and options.global_batch_size is None and shown is None and made.training is None:
         options = _with_batch(options, launch, machines)
+    documents = None if options.lengths is None else read_documents(options.lengths)
+    if documents is not None and options.seq_length is None and not options.packed and made.training is None:
+        options = replace(options, seq_length=ceil_div(documents.longest, PADDED_TO) * PADDED_TO)
     _check_needed(options, made, shown)
     cluster, record = machines()
     cluster, changes = _changed_cluster(options, cluster)
@@ -123,6 +128,11 @@ def read_job(options: JobOptions, made: Made | None = None) -> Job:
     _check_expert_options(options, model)
     finetune = finetune_of(options, None if launch is None else launch.finetune)
     training = made.training or _training(options, shown.training if shown else None, launch, model)
+    if documents is not None:
+        if options.profile is not None:
+            raise InputError("--profile", "has times of whole sequences, which --lengths does not have; leave one out.")
+        check_lengths(documents, cast("Path", options.lengths), training, model)
+        training = replace(training, documents=documents)
     if launch is not None and model is not launch.model:
         check_one_model(model, training, launch)
     if finetune is not None:
@@ -367,6 +377,7 @@ def _training(
         expert_imbalance=options.expert_imbalance,
         rank_imbalances=_rank_imbalances(options, model),
         unequal_microbatches=options.micro_batches == "unequal",
+        packed=options.packed,
     )
     if launch is not None and (training.fp8 or not launch.fp8):  # else it is another job, which comparisons refuse
         training = launch.training(training)

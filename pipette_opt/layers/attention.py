@@ -185,7 +185,7 @@ class AttentionBranch(Branch):
         repeated = 2 * e * rank.tokens * (query - keys / 2) * self.shares_keys(rank.tp)
         return scores * (e + (model.attention_dropout > 0) * (1 + e)) + repeated
 
-    def tokens_seen(self, seq_length: int) -> float:
+    def tokens_seen(self, seq_length: float) -> float:
         """Return half of the sequence."""
         return seq_length / 2
 
@@ -193,10 +193,11 @@ class AttentionBranch(Branch):
         """
         Return the FLOPs of scores and their product with the values; the backward pass has twice as many.
 
-        Fused kernels skip the tokens that a token does not see, others compute all scores and mask them.
+        Fused kernels skip the tokens that a token does not see, others compute all scores and mask them. Windows and
+        chunks apply to documents as if all had the attended length.
         """
-        seq_length = training.seq_length
-        seen = self.tokens_seen(seq_length) if training.attention_kernel == "flash" else seq_length
+        is_fused = training.attention_kernel == "flash"
+        seen = self.tokens_seen(training.attended_length) if is_fused else training.seq_length
         forward = 2.0 * sum(self.core_widths) * seen
         return forward, 2 * forward
 
@@ -206,7 +207,7 @@ class WindowedAttentionBranch(AttentionBranch):
 
     context_types = ("a2a", "all_gather")
 
-    def tokens_seen(self, seq_length: int) -> float:
+    def tokens_seen(self, seq_length: float) -> float:
         """
         Return the mean number of tokens that a token sees.
 

@@ -355,7 +355,7 @@ class Branch:
         """Return the working memory of the backward pass."""
         return Work()
 
-    def tokens_seen(self, seq_length: int) -> float:
+    def tokens_seen(self, seq_length: float) -> float:
         """Return the mean number of tokens that causal attention of one token sees, itself included; else 0."""
         return 0.0
 

@@ -100,7 +100,7 @@ class SparseAttentionBranch(LatentAttentionBranch):
         heads, latent = self.model.num_attention_heads, self.sizes.kv_lora_rank
         return heads * (latent + self.sizes.qk_pos_emb_head_dim), heads * latent
 
-    def tokens_seen(self, seq_length: int) -> float:
+    def tokens_seen(self, seq_length: float) -> float:
         """Return the mean number of chosen tokens: all earlier ones, until they are more than ``topk``."""
         chosen = min(self.indexer.topk, seq_length)
         return chosen * (1 - chosen / (2 * seq_length))
@@ -112,11 +112,11 @@ class SparseAttentionBranch(LatentAttentionBranch):
         The indexer scores all earlier tokens. For its loss, the backward pass has the scores of attention anew, and
         the gradients of the indexer's queries, keys and weights, for the chosen tokens.
         """
-        slots, indexer = self.slots(training.seq_length), self.indexer
+        slots, indexer = self.slots(training.attended_length), self.indexer
         width = indexer.n_heads * indexer.head_dim
         core = 2.0 * sum(self.core_widths) * slots
         loss = slots * (4.0 * self.model.num_attention_heads * self.latent_width + 6.0 * width)
-        return core + width * training.seq_length, 2 * core + (indexer.loss_coeff > 0) * loss
+        return core + width * training.attended_length, 2 * core + (indexer.loss_coeff > 0) * loss
 
     def keys_width(self, tp: int) -> float:
         """Return the channels of a token's latent, of its positions and of the indexer's key, which all ranks have."""
@@ -127,7 +127,7 @@ class SparseAttentionBranch(LatentAttentionBranch):
         """Channels of the latent of a token's key with its positions, which all heads share."""
         return self.sizes.kv_lora_rank + self.sizes.qk_pos_emb_head_dim
 
-    def slots(self, seq_length: int) -> int:
+    def slots(self, seq_length: float) -> float:
         """Return the tokens that kernels attend to for each token, with padding where fewer are earlier."""
         return min(self.indexer.topk, seq_length)
 

@@ -76,6 +76,7 @@ class Current:
 
         from rich.text import Text
 
+        from pipette_opt.plans.notes import document_notes
         from pipette_opt.plans.releases import release_words
         from pipette_opt.report import first_screen as screens
         from pipette_opt.report.best_mfu import best_of_job
@@ -95,6 +96,7 @@ class Current:
             ("Hosts", f"{len(self.hosts)} of {cluster.num_nodes}: {compress_hosts(self.hosts)}"),
             ("Schedule", self._schedule_words()),
             ("Time", screens.time_words(self.estimate, best_of_job(instance))),
+            ("Documents", screens.document_words(document_notes(instance, self.config))),
             ("Measured", screens.measured_words(asdict(self.instance.stack))),
             ("Memory", screens.memory_words(self.memory)),
             ("Would pay", screens.paying_words(self.would_pay())),

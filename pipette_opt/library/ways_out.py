@@ -59,7 +59,7 @@ def _changes(instance: Instance, space: SearchSpace) -> Iterator[tuple[str, Inst
     for times in range(1, HALVINGS + 1):
         length = training.seq_length >> times
         if length >= SHORT_SEQUENCE // 8:
-            yield f"--seq-length {length}", replace(instance, training=replace(training, seq_length=length)), space
+            yield f"--seq-length {length}", replace(instance, training=training.changed(seq_length=length)), space
 
 
 def _frozen(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:

@@ -27,7 +27,7 @@ from pipette_opt.memory.twins import as_measured, as_run, as_twins_take, rank_ke
 from pipette_opt.memory.weights import NetworkWeights, read_weights
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import GpuSpec, ModelSpec, StackSpec, TrainingSpec
-from pipette_opt.specs.activations import micro_batch_tokens, tokens_of_rank
+from pipette_opt.specs.activations import largest_micro_batch_tokens, sequence_shards
 from pipette_opt.specs.memory_constants import MEGATRON_CORE, NEEDED, MemoryConstants
 from pipette_opt.specs.memory_prior import unknown_widths
 from pipette_opt.specs.user_buffers import has_user_buffers
@@ -311,7 +311,8 @@ def token_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: Paralle
     if model.num_experts is None or kernels != ("flex", "hybridep") or ranks == 1:
         return 0.0
     return (
-        tokens_of_rank(training, config)
+        largest_micro_batch_tokens(training, config)
+        // sequence_shards(config)
         * ranks
         * config.expert_tensor_size
         * model.expert_hidden_size
@@ -331,7 +332,8 @@ def user_buffer_bytes(model: ModelSpec, training: TrainingSpec, config: Parallel
         return 0.0
     recipe = training.recipe
     gathered = training.parameter_bytes if recipe is None else recipe.element_bytes
-    return micro_batch_tokens(training, config) * model.hidden_size * (6 * gathered + 4 * training.parameter_bytes)
+    tokens = largest_micro_batch_tokens(training, config)
+    return tokens * model.hidden_size * (6 * gathered + 4 * training.parameter_bytes)
 
 
 def stage_works(

@@ -122,6 +122,17 @@ class JobOptions:
     ] = None
     global_batch_size: Annotated[int | None, _training("Sequences per iteration.")] = None
     seq_length: Annotated[int | None, _training("Tokens per sequence.")] = None
+    packed: Annotated[
+        bool,
+        _training("Every sequence of --seq-length tokens holds several documents, each of which attends to itself."),
+    ] = False
+    lengths: Annotated[
+        Path | None,
+        _training(
+            "Lengths of the documents: a file with a length, or length,count, on each line. Without --packed, a "
+            "micro-batch is padded to its longest document."
+        ),
+    ] = None
     micro_batches: Annotated[
         str | None,
         _training(

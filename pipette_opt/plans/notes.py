@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from pipette_opt.base.units import counted, gib
 from pipette_opt.costs.compute import owned_parameters
+from pipette_opt.costs.replicas import replica_waits
 from pipette_opt.memory.filter import MemoryCheck
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.plan import StageMemory
@@ -14,6 +17,10 @@ from pipette_opt.specs.activations import host_keeps
 
 ENDED_EARLY = "The search ended early with a gap: "
 """First words of a note that says why a search had no more work although its gap was open."""
+
+
+DOCUMENTS = "Documents: "
+"""First words of the note on lengths of documents."""
 
 
 def plan_notes(
@@ -45,6 +52,7 @@ def plan_notes(
     if any(stage.extrapolates for stage in stages):
         notes.append("The memory of this plan is predicted outside of the predictor's training data.")
     notes += _host_notes(instance, config)
+    notes += document_notes(instance, config)
     if release := release_words(config, instance.model.num_query_groups):
         notes.append(f"The plan needs {release}.")
     if config.tp_comm_overlap:
@@ -68,6 +76,23 @@ def plan_notes(
         are = "is" if used == 1 else "are"
         notes.append(f"{used} of {counted(cluster.num_nodes, 'host')} {are} used; the placement chooses which.")
     return tuple(notes)
+
+
+def document_notes(instance: Instance, config: ParallelConfig) -> list[str]:
+    """Return the note on packed or padded documents, with the time that replicas wait for longer ones."""
+    training, documents = instance.training, instance.training.documents
+    if documents is None:
+        whole = "a packed sequence counts as one; --lengths FILE counts the attention of each."
+        return [DOCUMENTS + whole] if training.packed else []
+    padded = float(training.sequence_tokens(config.micro_batch_size))
+    how = f"packed into {padded:,.0f}" if training.packed else f"padded to {padded:,.0f}"
+    waits = 100 * (replica_waits(instance, config) - 1)
+    low, high = np.quantile(waits, (0.05, 0.95))
+    return [
+        f"{DOCUMENTS}{documents.mean_length:,.0f} tokens on average, {how}. In random order, unequal micro-batches add "
+        f"{waits.mean():.3g} % to the compute ({low:.3g} to {high:.3g} % in nine of ten iterations). Memory is that of "
+        f"{training.seq_length:,} tokens."
+    ]
 
 
 def _host_notes(instance: Instance, config: ParallelConfig) -> list[str]:

@@ -20,7 +20,7 @@ UNITS = {
 """Unit of each objective in output for people."""
 
 
-def people_value(objective: Objective, value: float, tokens: int) -> float:
+def people_value(objective: Objective, value: float, tokens: float) -> float:
     """Convert the minimised objective of an iteration to tokens per second, or to the price of a million tokens."""
     return tokens / value if objective.is_rate else value * 1e6 / tokens
 

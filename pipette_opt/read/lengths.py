@@ -11,12 +11,17 @@ from pipette_opt.base.types import IntArray, read_only
 from pipette_opt.base.units import number_in
 from pipette_opt.read.files import read_text
 from pipette_opt.read.kinds_of_files import reads
+from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs.documents import Documents, grouped
 
 HEADERS = (["length"], ["length", "count"])
 """Header lines that a file of lengths may have."""
 
 TOTAL = "total"
 """First word of a last line with the number of all documents."""
+
+PADDED_TO = 256
+"""Sequence length that holds the longest document is a multiple of this, so that many ranks can share it. Chosen."""
 
 MAX_LENGTH = 10**9
 """Largest valid length of a document, in tokens. Chosen to catch typing errors."""
@@ -78,6 +83,23 @@ def read_lengths(path: str | Path) -> Lengths:
     if total is not None:
         _check_total(*total, sum(count for _, count in found))
     return lengths_of(found)
+
+
+def read_documents(path: str | Path) -> Documents:
+    """Return the histogram of a file of lengths, as :func:`read_lengths` reads it, for predictions."""
+    found = read_lengths(path)
+    return grouped(found.lengths, found.counts)
+
+
+def check_lengths(documents: Documents, path: Path, training: TrainingSpec, model: ModelSpec) -> None:
+    """Raise ``InputError`` for documents that a sequence or the model's positions cannot hold."""
+    longest, positions = documents.longest, model.max_position_embeddings
+    if longest > positions:
+        problem = f"has a document of {longest:,} tokens, but {model.name} has {positions:,} positions"
+        raise InputError(str(path), f"{problem}; leave longer documents out, as trainers do.")
+    if longest > training.seq_length:
+        problem = f"has a document of {longest:,} tokens, longer than --seq-length {training.seq_length:,}"
+        raise InputError(str(path), f"{problem}; raise it, or cut documents as the trainer does.")
 
 
 def lengths_of(rows: list[tuple[int, int]]) -> Lengths:

@@ -220,7 +220,7 @@ def number_of_gpus(instance: Instance, num_gpus: int) -> Change:
 def other_training(instance: Instance, name: str, changes: Mapping[str, Any]) -> Change:
     """Return the change of some fields of :class:`~pipette_opt.specs.TrainingSpec`."""
     try:
-        training = replace(instance.training, **changes)
+        training = instance.training.changed(**changes)
     except ValueError as error:
         option = "--" + next(iter(changes)).replace("_", "-")
         raise InputError(option, str(error)) from None

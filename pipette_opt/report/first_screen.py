@@ -24,6 +24,7 @@ from pipette_opt.base.units import (
     words,
 )
 from pipette_opt.plans.certificate import Regret, Robust
+from pipette_opt.plans.notes import DOCUMENTS
 from pipette_opt.plans.plainness import WITHIN
 from pipette_opt.plans.plan import Alternative, IterationTime, Plan, StageMemory
 from pipette_opt.plans.predicted import fullness
@@ -102,6 +103,7 @@ def first_screen(
         ("Hosts", "\n".join(filter(None, (hosts_words(plan), order_words(plan))))),
         ("Overlap", overlap_words(plan)),
         ("Time", time_words(plan.estimate, best_of_plan(plan))),
+        ("Documents", document_words(plan.notes)),
         ("Measured", measured_words(_recorded(plan, "stack"))),
         ("Memory", memory_words(plan.memory)),
         ("Proof", _proof_words(plan)),
@@ -162,7 +164,14 @@ def adapter_words(model: Mapping[str, Any]) -> list[str]:
 
 def training_words(training: Mapping[str, Any], global_batch_size: int) -> list[str]:
     """Return batch size, sequence length and precision of recorded training settings, in words."""
-    return [f"batch {global_batch_size:,} of {training['seq_length']:,} tokens", _precision_words(training)]
+    is_packed, has_lengths = training.get("packed"), training.get("documents") is not None
+    each = " packed sequences of" if is_packed else " documents of at most" if has_lengths else " of"
+    return [f"batch {global_batch_size:,}{each} {training['seq_length']:,} tokens", _precision_words(training)]
+
+
+def document_words(notes: Sequence[str]) -> str:
+    """Return the note on lengths of documents without its first word; empty without lengths."""
+    return next((note.removeprefix(DOCUMENTS) for note in notes if note.startswith(DOCUMENTS)), "")
 
 
 def machines_words(num_hosts: int, gpus_per_node: int, gpus: Iterable[str]) -> str:

@@ -141,7 +141,7 @@ def estimate(
         iteration_time_s=simulated.iteration_time_s,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=tokens_per_s / config.world_size,
-        mfu=model.flops_per_token(training.seq_length) * per_flop,
+        mfu=model.flops_per_token(training.attended_length) * per_flop,
         hfu=executed * per_flop,
         breakdown=causes.pipeline,
         critical_path=causes.critical_path,

@@ -108,7 +108,7 @@ def least_gpu_seconds(instance: Instance) -> float:
     """Return a lower bound on the GPU-seconds of an iteration: the model's FLOPs at the highest peak of any GPU."""
     training = instance.training
     peak = max(rate for gpu in instance.cluster.gpu_kinds for rate in gpu.peak_flops.values())
-    return training.tokens * instance.model.flops_per_token(training.seq_length) / peak
+    return training.tokens * instance.model.flops_per_token(training.attended_length) / peak
 
 
 def peak_gpu_seconds(instance: Instance) -> float:
@@ -116,7 +116,7 @@ def peak_gpu_seconds(instance: Instance) -> float:
     training = instance.training
     precision = training.precision if training.recipe is None else training.recipe.peak
     peak = max(gpu.peak_flops.get(precision, max(gpu.peak_flops.values())) for gpu in instance.cluster.gpu_kinds)
-    return training.tokens * instance.model.flops_per_token(training.seq_length) / peak
+    return training.tokens * instance.model.flops_per_token(training.attended_length) / peak
 
 
 def _without_dearer_choices(space: SearchSpace) -> SearchSpace:

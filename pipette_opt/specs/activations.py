@@ -52,16 +52,36 @@ class Degrees(Protocol):
         """Return whether the search chose tensor overlap: tensor-parallel ranks send during matrix products."""
 
 
-def micro_batch_tokens(training: TrainingSpec, config: Degrees) -> int:
-    """Return the tokens of a micro-batch in a rank's matrix products, with sequence-parallel parts gathered."""
+def largest_micro_batch_tokens(training: TrainingSpec, config: Degrees) -> int:
+    """Return the tokens of the largest micro-batch in a rank's products, with sequence-parallel parts gathered."""
     tokens: int = _tokens(training, config.micro_batch_size, config.context_parallel_size)
     return tokens
 
 
+def micro_batch_tokens(training: TrainingSpec, config: Degrees) -> int:
+    """Return the mean tokens of a micro-batch in a rank's products, with sequence-parallel parts gathered."""
+    if training.documents is None:
+        return largest_micro_batch_tokens(training, config)
+    tokens = training.sequence_tokens(config.micro_batch_size) * config.micro_batch_size
+    return max(1, round(float(tokens) / config.context_parallel_size))
+
+
+def attended_tokens(training: TrainingSpec, config: Degrees) -> float:
+    """Return the mean tokens of a micro-batch that fused attention of a rank computes: those without padding."""
+    if training.documents is None:
+        return micro_batch_tokens(training, config)
+    sequences = training.global_batch_size / config.micro_batch_size
+    return training.tokens / sequences / config.context_parallel_size
+
+
 def tokens_of_rank(training: TrainingSpec, config: Degrees) -> int:
-    """Return the tokens of a micro-batch that a rank holds outside matrix products, routes, and sends to a stage."""
-    shards = config.tensor_model_parallel_size if config.sequence_parallel else 1
-    return micro_batch_tokens(training, config) // shards
+    """Return the mean tokens of a micro-batch that a rank holds outside products, routes, and sends to a stage."""
+    return max(1, micro_batch_tokens(training, config) // sequence_shards(config))
+
+
+def sequence_shards(config: Degrees) -> int:
+    """Return the number of ranks that divide a micro-batch's tokens outside of matrix products."""
+    return config.tensor_model_parallel_size if config.sequence_parallel else 1
 
 
 def exchange_ranks(training: TrainingSpec, config: Degrees) -> int:
@@ -75,7 +95,7 @@ def exchange_ranks(training: TrainingSpec, config: Degrees) -> int:
 
 
 def _tokens(training: TrainingSpec, micro_batch_size: Any, context_parallel_size: Any) -> Any:
-    """Return the tokens of a micro-batch on a rank of context parallelism; sizes are numbers or arrays."""
+    """Return the tokens of the largest micro-batch on a rank of context parallelism; sizes are numbers or arrays."""
     return training.seq_length * micro_batch_size // context_parallel_size
 
 
@@ -112,7 +132,7 @@ def moved_bytes(model: ModelSpec, training: TrainingSpec, config: Degrees, kind:
     offload = host_keeps(training, config)
     if not offload.cpu_offloading_num_layers and not offload.offload_modules:
         return 0.0
-    rank = on_rank(training, lambda name: getattr(config, name))
+    rank = on_rank(training, lambda name: getattr(config, name))._replace(tokens=micro_batch_tokens(training, config))
     return float(np.sum(offloaded_bytes(model, kind, rank, offload)))
 
 

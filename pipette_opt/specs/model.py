@@ -388,7 +388,7 @@ class ModelSpec:
         each = 6.0 if self.adapters is None else 4.0
         return each * self.hidden_size * (self.vocab_size * (1 + depths) + 2 * self.hidden_size * depths)
 
-    def flops_per_token(self, seq_length: int) -> float:
+    def flops_per_token(self, seq_length: float) -> float:
         """
         Return the FLOPs of one token, forward and backward.
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pipette_opt.base.offload import NOTHING, Offload
 from pipette_opt.base.types import Precision
+from pipette_opt.specs.documents import Documents
 from pipette_opt.specs.expert_loads import RankImbalance
 from pipette_opt.specs.optimizers import OPTIMIZERS, Optimizer
 from pipette_opt.specs.precision import FP8_RECIPES, NVFP4, PRECISION_RECIPES, Fp8Recipe, PrecisionRecipe
@@ -62,6 +63,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "cuda_graph": (False, True),
     "overlap_cpu_optimizer_d2h_h2d": (False, True),
     "unequal_microbatches": (False, True),
+    "packed": (False, True),
 }
 """Allowed values of the fields of :class:`TrainingSpec` that have a fixed set of values."""
 
@@ -106,7 +108,12 @@ class TrainingSpec:
     global_batch_size
         Sequences per iteration over all replicas.
     seq_length
-        Tokens per sequence.
+        Tokens per sequence; of the longest with ``documents`` that are not ``packed``.
+    packed
+        Sequences hold several documents each, and a token attends to its own document only.
+    documents
+        Lengths of the documents; ``None`` for sequences that are all whole. Without ``packed``, a sequence is a
+        document, padded to the longest of its micro-batch. Memory is always that of whole sequences.
     precision
         Format of parameters and activations.
     accumulate_allreduce_grads_in_fp32
@@ -185,6 +192,8 @@ class TrainingSpec:
 
     global_batch_size: int
     seq_length: int
+    packed: bool = False
+    documents: Documents | None = None
     precision: Precision = "bf16"
     accumulate_allreduce_grads_in_fp32: bool = True
     attention_kernel: Literal["flash", "unfused"] = "flash"
@@ -228,6 +237,9 @@ class TrainingSpec:
                 raise ValueError(f"{field} must be a whole number >= 1, got {value!r}.")
             if value > LARGEST:
                 raise ValueError(f"{field} must be at most {LARGEST:,}, got {value:g}.")
+        if self.documents is not None and self.documents.longest > self.seq_length:
+            longest = self.documents.longest
+            raise ValueError(f"documents must not be longer than seq_length={self.seq_length}, got {longest} tokens.")
         for field, allowed in _CHOICES.items():
             value = getattr(self, field)
             if isinstance(value, bool) != isinstance(allowed[0], bool) or value not in allowed:
@@ -346,6 +358,25 @@ class TrainingSpec:
         return copies + 4 * self.narrow_states
 
     @property
-    def tokens(self) -> int:
-        """Tokens of one iteration."""
-        return self.global_batch_size * self.seq_length
+    def tokens(self) -> float:
+        """Tokens of one iteration without padding; the mean over iterations where documents differ."""
+        padded = None if self.packed else self.documents
+        return self.global_batch_size * (self.seq_length if padded is None else padded.mean_length)
+
+    def changed(self, **changes: Any) -> "TrainingSpec":
+        """Return the training with other fields; a shorter ``seq_length`` cuts longer documents."""
+        length = changes.get("seq_length", self.seq_length)
+        if self.documents is not None and self.documents.longest > length:
+            changes = {"documents": self.documents.cut(length)} | changes
+        return replace(self, **changes)
+
+    @property
+    def attended_length(self) -> float:
+        """Length of equal sequences with as much causal attention per token, tokens."""
+        return self.seq_length if self.documents is None else self.documents.attended_length
+
+    def sequence_tokens(self, micro_batch_size: Any) -> Any:
+        """Return the mean tokens of a sequence in a micro-batch, with padding; sizes are a number or an array."""
+        if self.documents is None or self.packed:
+            return self.seq_length
+        return self.documents.padded_length(micro_batch_size)

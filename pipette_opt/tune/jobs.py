@@ -62,7 +62,7 @@ def least_time_s(instance: Instance, num_gpus: int) -> float:
     training = instance.training
     precision = training.precision if training.recipe is None else training.recipe.peak
     peak = max(gpu.peak_flops.get(precision, inf) for gpu in instance.cluster.gpu_kinds)
-    return training.tokens * instance.model.flops_per_token(training.seq_length) / (num_gpus * peak)
+    return training.tokens * instance.model.flops_per_token(training.attended_length) / (num_gpus * peak)
 
 
 def check_record(instance: Instance, record: TrialRecord, where: str) -> None:

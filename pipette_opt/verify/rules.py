@@ -2,6 +2,7 @@
 
 import json
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -238,7 +239,10 @@ def estimate_adds_up(instance: Instance, plan: Plan) -> Iterator[str]:
         for name, seconds in causes.items():
             if seconds < -ROUNDING * time.iteration_time_s:
                 yield f"{name} of the {part} is {seconds} s"
-    tokens_per_s = instance.training.global_batch_size * instance.training.seq_length / time.iteration_time_s
+    documents, length = instance.training.documents, float(instance.training.seq_length)
+    if documents is not None and not instance.training.packed:
+        length = sum(map(operator.mul, documents.lengths, documents.counts)) / sum(documents.counts)
+    tokens_per_s = instance.training.global_batch_size * length / time.iteration_time_s
     for name, expected in (
         ("tokens_per_s", tokens_per_s),
         ("tokens_per_s_per_gpu", tokens_per_s / len(plan.placement.node)),
