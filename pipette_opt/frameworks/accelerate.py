@@ -49,6 +49,9 @@ CONFIG_FILE = "accelerate.yaml"
 SOFTWARE = "torchtitan"
 """Stack that prices fully sharded data parallelism of PyTorch."""
 
+NOT_CHECKED = "not checked: time and memory are counted as {}'s, and no run below {} was compared"
+"""Note on answers for a framework of which no measured run is known, with the stack and the framework."""
+
 MICRO_BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 RECOMPUTES, FSDP_RECOMPUTES = "gradient_checkpointing", "fsdp_activation_checkpointing"
 KIND, PROCESSES, PRECISION = "distributed_type", "num_processes", "mixed_precision"
@@ -287,7 +290,7 @@ def trainer_fields(values: Values, config: Mapping[str, Given] | None, framework
         training["cp_comm_type"] = "all_gather"
     software, is_own = own["software"], framework in ("DeepSpeed", "Megatron-DeepSpeed")
     compared = "Accelerate" if framework in ("accelerate", "Hugging Face's Trainer", "DeepSpeed") else framework
-    note = f"time and memory are counted as {software}'s: no run below {compared} was compared"
+    note = NOT_CHECKED.format(software, compared)
     return {
         **found,
         **own,

@@ -267,7 +267,7 @@ def _of_megatron(source: Source) -> dict[str, Any]:
         "notes": (
             *values.notes,
             *launch.notes,
-            "time and memory are counted as Megatron-Core's: no run below ms-swift was compared",
+            accelerate.NOT_CHECKED.format("Megatron-Core", "ms-swift"),
             *notes,
         ),
     }

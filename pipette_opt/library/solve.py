@@ -164,7 +164,7 @@ def solved(
         regret_quantile=search.regret_quantile,
         prefer=search.prefer,
     )
-    notes = [] if job.launch is None else [*job.launch.notes]
+    notes = _not_checked(job) if job.launch is None else [*job.launch.notes]
     if job.launch is None and (compare or given.host_order is not None):
         raise InputError("--compare" if compare else "--host-order", "needs --launch, the launch that runs today.")
     current, first = None, None
@@ -190,6 +190,14 @@ def solved(
         watcher.report("looking for the requirements that cannot be met together")
         raise _with_ways_out(explained(error, job.instance, space, search.max_oom_risk), job, space, search) from None
     return Solved(plan=plan_with_band(plan, job.instance), job=job, current=current, notes=tuple(notes))
+
+
+def _not_checked(job: "Job") -> list[str]:
+    """Return the note on a framework of which no measured run is known; empty for others."""
+    from pipette_opt.read.foreign import framework_module
+
+    note = getattr(framework_module(job.framework), "NOT_CHECKED", "") if job.framework else ""
+    return [note.format(job.instance.stack.name, job.framework.capitalize())] if note else []
 
 
 def _with_ways_out(error: InfeasibleError, job: "Job", space: SearchSpace, search: SearchOptions) -> InfeasibleError:

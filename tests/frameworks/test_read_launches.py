@@ -116,6 +116,6 @@ def test_adapters_of_a_launch(tmp_path: Path) -> None:
     assert (adapters.rank, adapters.targets, adapters.base) == (4, ("q_proj", "v_proj"), "int8")
     assert job.launch is not None
     assert job.launch.notes == (
-        "time and memory are counted as torchtitan's: no run below LLaMA-Factory was compared",
+        "not checked: time and memory are counted as torchtitan's, and no run below LLaMA-Factory was compared",
         "every sequence is counted with 512 tokens",
     )
