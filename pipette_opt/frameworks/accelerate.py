@@ -34,7 +34,7 @@ from pipette_opt.export.torchrun import launch_script, nodes_file
 from pipette_opt.frameworks import deepspeed
 from pipette_opt.plans.plan import Plan
 from pipette_opt.read.files import parse_json
-from pipette_opt.read.finetune import Finetune
+from pipette_opt.read.finetune import Finetune, bitsandbytes_adapters
 from pipette_opt.read.foreign import Source, framework_module
 from pipette_opt.read.frameworks import Framework
 from pipette_opt.read.model import read_model
@@ -371,13 +371,12 @@ def _peft(values: Values) -> Finetune | None:
             problem = ", but use_peft is not given: without adapters all weights are trained, none of them quantised"
             raise values.error(given, f"{problem}; add use_peft, or leave {given} out.")
         return None
-    nf4 = "nf4-double" if values["use_bnb_nested_quant"] else "nf4"
-    return Finetune(
-        method="lora" if bits is None else "qlora",
+    return bitsandbytes_adapters(
+        None if bits is None else 4 if bits == "load_in_4bit" else 8,
+        nested=values["use_bnb_nested_quant"],
         rank=values["lora_r"],
-        targets=",".join(values["lora_target_modules"] or [USUAL_TARGETS]),
+        targets=values["lora_target_modules"] or [USUAL_TARGETS],
         dropout=values["lora_dropout"],
-        base=None if bits is None else nf4 if bits == "load_in_4bit" else "int8",
         where=values.place("use_peft"),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.frameworks import accelerate
 from pipette_opt.frameworks.accelerate import MAGNITUDES, WHOLE_MATRICES
-from pipette_opt.read.finetune import Finetune
+from pipette_opt.read.finetune import Finetune, bitsandbytes_adapters
 from pipette_opt.read.foreign import Source
 from pipette_opt.read.setting_table import Row, Values, approximated, pattern_of, refused, values_of
 from pipette_opt.specs import NotModelled
@@ -244,11 +244,10 @@ def _finetune(values: Values) -> Finetune:
     if adapter == "qlora" and bits != BITS_4:
         raise values.error(ADAPTER, f", which needs {BITS_4}: true; give it, or {ADAPTER}: lora.")
     targets = [*(values[TARGETS] or []), *(["all-linear"] if values[ALL_LINEAR] else [])]
-    return Finetune(
-        method="lora" if bits is None else "qlora",
+    return bitsandbytes_adapters(
+        None if bits is None else 4 if bits == BITS_4 else 8,
         rank=values[RANK],
-        targets=",".join(targets or [accelerate.USUAL_TARGETS]),
+        targets=targets or [accelerate.USUAL_TARGETS],
         dropout=values["lora_dropout"],
-        base=None if bits is None else "nf4-double" if bits == BITS_4 else "int8",
         where=values.place(TARGETS),
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipette_opt.frameworks import accelerate
 from pipette_opt.frameworks.accelerate import MAGNITUDES, WHOLE_MATRICES
-from pipette_opt.read.finetune import Finetune
+from pipette_opt.read.finetune import Finetune, bitsandbytes_adapters
 from pipette_opt.read.foreign import Source
 from pipette_opt.read.setting_table import Row, Values, approximated, pattern_of, refused, values_of
 
@@ -140,13 +140,11 @@ def _finetune(values: Values) -> Finetune:
         raise values.error(BITS, ", which must be 4 or 8.")
     if bits is not None and values["quantization_method"] not in ("bnb", "bitsandbytes"):
         raise values.error("quantization_method", ", which is not modelled; bnb (bitsandbytes) is.")
-    nf4 = "nf4-double" if values["double_quantization"] else "nf4"
-    targets = ["all-linear" if word == "all" else word for word in values["lora_target"]]
-    return Finetune(
-        method="lora" if bits is None else "qlora",
+    return bitsandbytes_adapters(
+        bits,
+        nested=values["double_quantization"],
         rank=values["lora_rank"],
-        targets=",".join(targets),
+        targets=["all-linear" if word == "all" else word for word in values["lora_target"]],
         dropout=values["lora_dropout"],
-        base=None if bits is None else nf4 if bits == 4 else "int8",
         where=values.place("lora_target"),
     )

@@ -16,7 +16,7 @@ from typing import Any
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.frameworks import accelerate
 from pipette_opt.frameworks.accelerate import MAGNITUDES, WHOLE_MATRICES
-from pipette_opt.read.finetune import Finetune
+from pipette_opt.read.finetune import Finetune, bitsandbytes_adapters
 from pipette_opt.read.foreign import Source
 from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args
 from pipette_opt.read.megatron_table import MegatronOption, megatron_options
@@ -232,13 +232,12 @@ def _finetune(values: Values, *, bits: int | None) -> Finetune:
         raise values.error(BITS, ", which must be 4 or 8.")
     if bits is not None and values["quant_method"] != "bnb":
         raise values.error("quant_method", ", which is not modelled; bnb (bitsandbytes) is.")
-    nf4 = bits == 4 and ("nf4-double" if values["bnb_4bit_use_double_quant"] else "nf4")
-    return Finetune(
-        method="lora" if bits is None else "qlora",
+    return bitsandbytes_adapters(
+        bits,
+        nested=bits is not None and values["bnb_4bit_use_double_quant"],
         rank=values["lora_rank"],
-        targets=",".join(values[TARGETS]),
+        targets=values[TARGETS],
         dropout=values["lora_dropout"],
-        base=None if bits is None else nf4 or "int8",
         where=values.place(TARGETS),
     )
 

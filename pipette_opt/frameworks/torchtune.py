@@ -12,7 +12,7 @@ from typing import Any
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.frameworks import accelerate
 from pipette_opt.frameworks.accelerate import MAGNITUDES
-from pipette_opt.read.finetune import Finetune
+from pipette_opt.read.finetune import Finetune, bitsandbytes_adapters
 from pipette_opt.read.foreign import Source
 from pipette_opt.read.setting_table import Row, Values, approximated, pattern_of, refused, values_of
 from pipette_opt.read.sizing_words import Given
@@ -207,12 +207,11 @@ def _finetune(values: Values) -> Finetune:
     targets = [*(values[TARGETS] or []), *(["mlp"] if values[MLP] else [])]
     if not targets:
         raise InputError(values.where, f"has adapters, but neither {TARGETS} nor {MLP}; give their matrices.")
-    return Finetune(
-        method="qlora" if is_quantised else "lora",
+    return bitsandbytes_adapters(
+        4 if is_quantised else None,
         rank=values[RANK],
-        targets=",".join(targets),
+        targets=targets,
         dropout=values["model.lora_dropout"],
-        base="nf4-double" if is_quantised else None,
         where=values.place(TARGETS),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from pipette_opt.base.errors import InputError
 from pipette_opt.frameworks import accelerate
 from pipette_opt.layers.adapters import ATTENTION_TARGETS, MLP_TARGETS
-from pipette_opt.read.finetune import Finetune
+from pipette_opt.read.finetune import bitsandbytes_adapters
 from pipette_opt.read.foreign import Source
 from pipette_opt.read.setting_table import Row, pattern_of, refused, values_of
 from pipette_opt.specs import NotModelled
@@ -75,12 +75,11 @@ def read(source: Source) -> dict[str, Any]:
         accelerate.PROCESSES: 1,
     }
     found = accelerate.trainer_fields(accelerate.in_names_of_trainer(values, own), None, source.framework.name)
-    finetune = Finetune(
-        method="qlora" if values[BITS] else "lora",
+    finetune = bitsandbytes_adapters(
+        4 if values[BITS] else None,
         rank=values[RANK],
-        targets=",".join((*ATTENTION_TARGETS, *MLP_TARGETS)),
+        targets=(*ATTENTION_TARGETS, *MLP_TARGETS),
         dropout=values["lora_dropout"],
-        base="nf4-double" if values[BITS] else None,
         where=source.where,
     )
     on_host = NotModelled(

@@ -1,6 +1,6 @@
 """Fine-tuning of a job: its method and adapters, from options, a job file or a launch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, cast
@@ -96,6 +96,31 @@ class Finetune:
 
     def _place(self, option: str) -> str:
         return f"{self.where}, {option.removeprefix('--')}" if self.where else option
+
+
+def bitsandbytes_adapters(
+    bits: int | None,
+    *,
+    nested: bool = True,
+    rank: int | None,
+    targets: Sequence[str],
+    dropout: float | None,
+    where: str,
+) -> Finetune:
+    """
+    Return adapters on weights that bitsandbytes quantises.
+
+    Parameters
+    ----------
+    bits
+        Bits of a frozen weight, 4 or 8; ``None`` for 16.
+    nested
+        Whether constants of 4-bit weights are quantised, too (double quantisation).
+    """
+    if bits is None:
+        return Finetune(method="lora", rank=rank, targets=",".join(targets), dropout=dropout, where=where)
+    base = "int8" if bits == 8 else "nf4-double" if nested else "nf4"
+    return Finetune(method="qlora", rank=rank, targets=",".join(targets), dropout=dropout, base=base, where=where)
 
 
 def finetune_of(options: JobOptions, launch: Finetune | None) -> Finetune | None:
