@@ -79,7 +79,9 @@ def backtest(
     predictions = with_bands(predict_runs(measured, stack, hosts, memory=memory), stack, hosts)
     left_out, total = unread(bad), len(measured) + len(bad)
     untimed = [LeftOut(prediction.run.row, prediction.reason) for prediction in predictions if prediction.reason]
+    timeless = [LeftOut(run.row, run.dropped_time.rstrip(".")) for run in measured if run.dropped_time]
     lines = [*left_out_lines(left_out, total), *left_out_lines(untimed, total, "without a predicted time")]
+    lines += left_out_lines(timeless, total, "without their measured time")
     if all(prediction.reason and not prediction.memory for prediction in predictions):
         raise InputError(str(runs), "\n- ".join(["has no row that can be predicted; the reasons are:", *lines]))
     if out is not None:

@@ -32,6 +32,8 @@ class MeasuredRun:
     cells
         All cells of the row by column, as text. They say what no launch does: framework, software version, stage of the
         peak, bandwidth of a host.
+    dropped_time
+        Reason why the row's time does not count although its memory does; empty if it counts or was not given.
     """
 
     row: int
@@ -49,6 +51,7 @@ class MeasuredRun:
     mfu: float | None
     notes: str
     cells: Mapping[str, str]
+    dropped_time: str = ""
 
     @property
     def precision(self) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
 from pipette_opt.read.finetune import METHODS, Finetune
-from pipette_opt.read.run_cells import Cells
+from pipette_opt.read.run_cells import Cells, truth_of
 from pipette_opt.read.run_software import software_of
 from pipette_opt.specs.optimizers import OPTIMIZERS
 from pipette_opt.specs.training import optimizer_fields
@@ -16,7 +16,7 @@ METHOD_COLUMN = "method"
 
 COLUMNS = (
     *(METHOD_COLUMN, "is_lora", "lora_rank", "lora_targets", "quantization"),
-    *("sharding", "offload", "optimizer", "tokens_per_s_per_gpu"),
+    *("sharding", "offload", "optimizer", "tokens_per_s_per_gpu", "packing"),
 )
 """Optional columns of rows of fine-tuning."""
 
@@ -48,12 +48,17 @@ def is_finetuning(cells: Mapping[str, str]) -> bool:
     return bool(cells.get(METHOD_COLUMN)) or cells.get("is_lora", "").lower() == "true"
 
 
+def is_unpacked(cells: Mapping[str, str]) -> bool:
+    """Return whether the samples of a row of fine-tuning may be shorter than its length: column ``packing`` is no."""
+    return is_finetuning(cells) and truth_of(cells.get("packing", "")) is False
+
+
 def with_usual_cells(row: Cells) -> Cells:
     """
     Return a row of fine-tuning with the cells that others have: degrees of 1, replicas, batch, ZeRO stage, seconds.
 
-    Without a batch, every replica has one micro-batch. Without seconds, they follow from tokens per second and GPU. The
-    row is unchanged if it is none of fine-tuning.
+    Without a batch, every replica has one micro-batch. Without seconds, they follow from tokens per second and GPU,
+    unless samples are shorter than the length. The row is unchanged if it is none of fine-tuning.
     """
     if not is_finetuning(row.cells):
         return row
@@ -76,7 +81,7 @@ def with_usual_cells(row: Cells) -> Cells:
     usual = software_of(cells).recomputes
     if not cells.get("recompute") and (usual == "always" or (usual == "sharded" and cells["dp"] != "1")):
         cells["recompute"] = "full"
-    rate = row.number("tokens_per_s_per_gpu", above_zero=True)
+    rate = None if is_unpacked(row.cells) else row.number("tokens_per_s_per_gpu", above_zero=True)
     if not cells.get("iter_time_s") and rate is not None and micro is not None and length is not None:
         cells["iter_time_s"] = f"{micro * length / rate:.6g}"
     return Cells(row.where, cells)

@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipette_opt.base.errors import InputError, shown
@@ -22,7 +22,7 @@ from pipette_opt.read.precision_words import precision_of
 from pipette_opt.read.run_bounds import OF_A_LOG, check_time
 from pipette_opt.read.run_cells import Cells
 from pipette_opt.read.run_finetune import COLUMNS as FINETUNE_COLUMNS
-from pipette_opt.read.run_finetune import METHOD_COLUMN, with_usual_cells
+from pipette_opt.read.run_finetune import METHOD_COLUMN, is_unpacked, with_usual_cells
 from pipette_opt.read.run_launches import ARGUMENTS_COLUMN, launch_in_columns, read_launch
 from pipette_opt.read.run_models import EXPERT_COLUMNS, Sizes, model_by_name
 from pipette_opt.read.run_software import FRAMEWORK_COLUMN
@@ -268,7 +268,7 @@ def read_row(where: str, index: int, cells: Mapping[str, str | None], folder: Pa
         cells=row.cells,
     )
     _check_stage(row, sizes["pp"])
-    _check_units(where, run)
+    run = _with_units_checked(where, run)
     _check_shape(row, sizes, num_gpus)
     return run
 
@@ -314,11 +314,20 @@ def _check_stage(row: Cells, pp: int | None) -> None:
         raise InputError(row.where, f"peak_mem_stage must be less than pp = {pp}, got {stage}; 0 is the first.")
 
 
-def _check_units(where: str, run: MeasuredRun) -> None:
-    """Raise ``InputError`` for values that cannot be in seconds, GiB and sequences."""
+def _with_units_checked(where: str, run: MeasuredRun) -> MeasuredRun:
+    """
+    Return the run, without a time that only samples shorter than the length of the row explain.
+
+    ``InputError`` for values that cannot be in seconds, GiB and sequences.
+    """
     if run.iter_time_s is not None and run.iter_time_s > LONGEST_ITERATION_S:
         raise InputError(where, f"iter_time_s is more than a day: {run.iter_time_s:g}; it must be in seconds.")
-    check_time(where, run)
+    try:
+        check_time(where, run)
+    except InputError as error:
+        if not is_unpacked(run.cells):
+            raise
+        run = replace(run, iter_time_s=None, dropped_time=f"samples are shorter than seq_len: {error.problem}")
     if run.peak_mem_bytes is not None and run.gpu is not None and run.peak_mem_bytes > 1.3 * run.gpu.gpu.memory_bytes:
         slip = "check the GPU of the log" if run.source == OF_A_LOG else "it must be in GiB, of one GPU"
         raise InputError(
@@ -326,6 +335,7 @@ def _check_units(where: str, run: MeasuredRun) -> None:
             f"peak_mem_gib={run.peak_mem_bytes / GIB:g} is more than a {run.gpu.gpu.name} has "
             f"({run.gpu.gpu.memory_bytes / GIB:.1f} GiB); {slip}.",
         )
+    return run
 
 
 def _check_shape(row: Cells, sizes: Sizes, num_gpus: int) -> None:
