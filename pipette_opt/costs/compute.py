@@ -44,7 +44,7 @@ from pipette_opt.specs import (
     StackSpec,
     TrainingSpec,
 )
-from pipette_opt.specs.activations import host_keeps, micro_batch_tokens, moved_bytes
+from pipette_opt.specs.activations import host_keeps, micro_batch_tokens, moved_bytes, tokens_of_rank
 from pipette_opt.specs.training import in_16_bits
 
 BY_KIND = ("forward_s", "backward_s", "launch_forward_s", "launch_backward_s")
@@ -195,8 +195,10 @@ def _layer_and_idle_s(
         measured = (core[0] + scan[0] + outside[0] + routed[0], core[1] + scan[1] + outside[1] + routed[1])
     copies = layer_copies_s(model, training, config, gpu, rates, kind)
     measured = (measured[0] + copies[0], measured[1] + copies[1])
-    sent = moved_bytes(model, training, config, kind) / gpu.host_bytes_per_s
-    longer = mean_wait(instance, config)
+    sent = moved_bytes(model, training, config, kind)
+    if config.recompute_granularity == "full":  # of recomputed layers, only the input is kept
+        sent = min(sent, training.parameter_bytes * tokens_of_rank(training, config) * model.hidden_size)
+    sent, longer = sent / gpu.host_bytes_per_s, mean_wait(instance, config)
     measured = (longer * max(measured[0], sent), longer * max(measured[1], sent))  # offload overlaps with the pass
     host = host_time_s(instance, config, rates, kind)
     forward, backward = (bound_by_host(device, host) for device in measured)

@@ -131,8 +131,9 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
     """Return the terms of the memory formula for every row of the table."""
     shard_tokens = table.tokens / table.shards
     layer_input = table.element * shard_tokens * table.hidden
-    saved = table.inputs_kept * layer_input + table.kept
-    saved = np.maximum(saved - table.offloaded, 0.0)
+    kept = table.inputs_kept * layer_input + table.kept
+    offloaded = np.minimum(table.offloaded, kept)
+    saved = kept - offloaded
     freed = table.first_chunk * saved
     masks = table.first * table.hidden_dropout * shard_tokens * table.hidden  # of the embeddings
     logits = table.logit_tokens * table.vocab
@@ -160,7 +161,7 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         workspace=table.element * table.scores,
         # Of the offloaded layers, one is in transfer, and one at work.
         layer_work=(table.layers > 0) * (table.layer_work + waiting + table.element * table.restored_matrix)
-        + 2 * table.offloaded / np.maximum(table.chunk_layers, 1),
+        + 2 * offloaded / np.maximum(table.chunk_layers, 1),
         head_work=table.last
         * np.maximum(np.where(table.eager_loss > 0, EAGER_WORK, half_precision * table.element) * logits, head_product),
         embedding_work=table.is_trained

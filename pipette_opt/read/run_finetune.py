@@ -66,8 +66,6 @@ def with_usual_cells(row: Cells) -> Cells:
     sharding = cells.get("sharding", "").lower()
     if sharding and sharding not in SHARDING:
         raise InputError(row.where, f"sharding must be one of {', '.join(SHARDING)}, got {shown(sharding)}.")
-    if cells.get("offload"):
-        raise InputError(row.where, f"offload is {shown(cells['offload'])}, which rows of fine-tuning do not price.")
     for name in ("tp", "pp", "cp"):
         cells[name] = cells.get(name) or "1"
     degrees = [row.whole(name) or 1 for name in ("tp", "pp", "cp")]
@@ -104,6 +102,16 @@ def finetune_of_row(row: Cells) -> Finetune | None:
     return Finetune(
         method=method, rank=row.whole("lora_rank"), targets=targets, base=base or METHODS[method], where=row.where
     )
+
+
+def offload_of_row(row: Cells, num_layers: int) -> dict[str, Any]:
+    """Return the fields of :class:`~pipette_opt.specs.TrainingSpec` for column ``offload``, such as ``activation``."""
+    given = row.text("offload").lower() if is_finetuning(row.cells) else ""
+    words = set(re.split(r"[\s+,]+", re.sub(r"\(.*?\)", "", given).strip())) - {""}
+    if words - {"optimizer", "activation"}:
+        raise InputError(row.where, f"offload must be of optimizer and activation, got {shown(given)}.")
+    fields: dict[str, Any] = {"optimizer_offload_fraction": 1.0} if "optimizer" in words else {}
+    return fields | ({"cpu_offloading_num_layers": num_layers} if "activation" in words else {})
 
 
 def optimizer_of_row(row: Cells) -> dict[str, Any]:

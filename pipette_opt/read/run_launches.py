@@ -17,7 +17,7 @@ from pipette_opt.read.megatron_args import MegatronArgs, launch_of_options, pars
 from pipette_opt.read.megatron_table import megatron_options, same
 from pipette_opt.read.precision_words import precision_of
 from pipette_opt.read.run_cells import Cells, truth_of
-from pipette_opt.read.run_finetune import finetune_of_row, is_finetuning, optimizer_of_row
+from pipette_opt.read.run_finetune import finetune_of_row, is_finetuning, offload_of_row, optimizer_of_row
 from pipette_opt.read.run_models import SHAPE, Sizes, is_gated, model_of_row
 from pipette_opt.read.run_software import Software, software_of
 from pipette_opt.read.run_stages import stage_layers
@@ -81,6 +81,7 @@ def launch_in_columns(row: Cells, sizes: Sizes, named: ModelSpec | None) -> tupl
     finetune = errors.of(finetune_of_row, row)
     if finetune is not None and model is not None:
         model = errors.of(finetune.applied, model)
+    offload = None if model is None else errors.of(offload_of_row, row, model.num_layers)
     launch = launch_of_options(options, row.where)
     launch = replace(
         launch,
@@ -92,6 +93,7 @@ def launch_in_columns(row: Cells, sizes: Sizes, named: ModelSpec | None) -> tupl
             **launch.training_fields,
             **_kernel_fields(row),
             **(errors.of(optimizer_of_row, row) or {}),
+            **(offload or {}),
             "flash_version": words.flash_version,
         },
         **degrees,

@@ -97,3 +97,14 @@ def test_an_eager_loss_keeps_and_works_on_more_logits(precision: str, chunks: in
     narrow = precision == "bf16"
     assert eager.head[0] - fused.head[0] == 2 * logits * narrow
     assert eager.head_work[0] == (max(8 * logits, fused.head_work[0]) if narrow else fused.head_work[0])
+
+
+def test_offload_moves_no_more_than_recomputed_layers_keep() -> None:
+    """By hand: of each layer, the input of 64 tokens; one of them is at work, and one in transfer."""
+    spec = TrainingSpec(global_batch_size=1, seq_length=64, cpu_offloading_num_layers=32)
+    config = make_config(tp=1, pp=1, dp=1, num_layers=32, recompute_granularity="full", recompute_method="uniform")
+    away = formula_bytes(stage_table(LLAMA_8B, spec, [config]))
+    here = formula_bytes(stage_table(LLAMA_8B, replace(spec, cpu_offloading_num_layers=0), [config]))
+    inputs = 32 * 2 * 64 * 4096
+    assert (here.saved[0], away.saved[0]) == (inputs, 0.0)
+    assert away.layer_work[0] - here.layer_work[0] == pytest.approx(2 * inputs / 32)
