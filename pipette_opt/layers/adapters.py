@@ -100,12 +100,21 @@ class Adapters:
         Format of the frozen matrices of layers; embeddings, head, norms and routers stay in 16 bits.
     dropout
         Probability of dropping an input of an adapter; above 0 each adapter keeps a copy of its input.
+    flat_gradients
+        Whether ZeRO 3 flattens 16-bit weights of a layer with its adapters into one tensor, which has whole gradients
+        between micro-batches: PyTorch's first FSDP with ``use_orig_params`` ("gradient memory usage will be higher than
+        expected (namely, equivalent to not freezing those parameters)", its documentation says).
+    keeps_inputs
+        Whether products with quantised matrices keep their inputs, which their backward passes do not need:
+        bitsandbytes (``MatMul4Bit`` and ``MatMul8bitLt`` in ``autograd/_functions.py``).
     """
 
     rank: int = 8
     targets: tuple[str, ...]
     base: BaseFormat = "16-bit"
     dropout: float = 0.0
+    flat_gradients: bool = False
+    keeps_inputs: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or isinstance(self.rank, bool) or not 1 <= self.rank < 2**16:
@@ -182,7 +191,9 @@ def check_targets(model: "ModelSpec") -> None:
 def needed(branch: Branch, tensor: Kept) -> bool:
     """Return whether a kept tensor is needed: an input of frozen matrices only is not, unless one has an adapter."""
     adapters = branch.model.adapters
-    return adapters is None or not tensor.input_of or any(name in adapters.targets for name in tensor.input_of)
+    if adapters is None or (adapters.keeps_inputs and adapters.is_quantised) or not tensor.input_of:
+        return True
+    return any(name in adapters.targets for name in tensor.input_of)
 
 
 def adapter_kept(branch: Branch, rank: OnRank) -> tuple[Kept, ...]:

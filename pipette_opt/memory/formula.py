@@ -167,7 +167,8 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         embedding_work=table.is_trained
         * table.first
         * np.maximum(table.element * table.largest_table + waiting + whole - freed - masks, 0.0),
-        step_work=table.step * trained_parameters(table, 1),
+        # Without gradients that wait for it, the step is one of a unit after the other.
+        step_work=table.step * np.where(table.keeps_gradients > 0, trained_parameters(table, 1), table.trained_unit),
     )
 
 
@@ -231,6 +232,7 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
     in_units = (table.zero >= 2) | (table.keeps_gradients == 0)
     gradients = table.gradient * (table.keeps_gradients * trained_parameters(table, 2) + in_units * table.trained_unit)
     gradients += table.whole_gradients * table.element * trained_parameters(table, NEVER)
+    gradients += table.flat_gradients * table.element * (table.own_parameters + table.expert_parameters)
     own, experts = _shards(table, 1)
     routers = table.moe_layers * table.num_experts * table.hidden
     matrices = (table.matrix_parameters + routers - table.expert_parameters) / own + table.expert_parameters / experts

@@ -73,6 +73,8 @@ class StageTable:
     trained_parameters, trained_experts
         Parameters on one rank of the stage that have gradients and optimizer states: all but routed experts, and routed
         experts. Without adapters these are all parameters.
+    flat_gradients
+        1 if frozen weights of layers have whole gradients (:class:`~pipette_opt.layers.adapters.Adapters`).
     trained_unit
         Trained parameters of the two largest among layers, embeddings and head.
     is_trained
@@ -153,6 +155,7 @@ class StageTable:
     last_parameters: FloatArray
     trained_parameters: FloatArray
     trained_experts: FloatArray
+    flat_gradients: FloatArray
     trained_unit: FloatArray
     is_trained: FloatArray
     base: FloatArray

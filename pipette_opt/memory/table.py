@@ -439,7 +439,9 @@ def _trained_columns(rows: _Rows, chunks: _Chunks, rank: OnRank) -> Columns:
         for outputs, inputs in (map(rows.spread, product.on_rank(rank.tp)) for product in branch.linears.values())
     ]
     is_quantised = adapters is not None and adapters.is_quantised
+    is_flat = adapters is not None and adapters.flat_gradients and not is_quantised
     return {
+        "flat_gradients": is_flat * (rows.column("sharding_stage") >= 3),
         "trained_parameters": sum((count * own for count, own, _ in of_kinds), nothing) + sum(ends),
         "trained_experts": sum((count * experts for count, _, experts in of_kinds), nothing),
         "trained_unit": _two_largest(*units, *ends),

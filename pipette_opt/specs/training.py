@@ -45,6 +45,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "fused_softmax": (True, False),
     "fused_norm": (True, False),
     "fused_loss": (True, False),
+    "fused_step": (False, True),
     "fp8": (False, True),
     "fp8_recipe": FP8_RECIPES,
     "fp8_copies": (2, 1),
@@ -130,6 +131,9 @@ class TrainingSpec:
     fused_loss
         Logits go through the loss in few buffers, as in Megatron-Core and compiled code. Eager PyTorch keeps them in 16
         bits and, in fp32, their log-softmax and two gradients.
+    fused_step
+        An optimizer that changes the 16-bit parameters themselves has one kernel, without lists of temporaries
+        (``fused=True`` of PyTorch's optimizers).
     loss_chunks
         Parts of a micro-batch whose logits exist one after the other: 1 for all at once, more with a loss in chunks
         (torchtitan's ``ChunkedLossWrapper``, Liger's fused linear cross-entropy).
@@ -201,6 +205,7 @@ class TrainingSpec:
     fused_softmax: bool = True
     fused_norm: bool = True
     fused_loss: bool = True
+    fused_step: bool = False
     loss_chunks: int = 1
     fp8: bool = False
     fp8_recipe: Fp8Recipe = "delayed"
@@ -349,10 +354,10 @@ class TrainingSpec:
 
         fp32 copies of 16-bit gradients, unless Transformer Engine's ``FusedAdam`` reads them directly, and fp32 copies
         of each state in a narrower format. PyTorch's step in the parameters' own format has one list of temporaries
-        (``_multi_tensor_adam``).
+        (``_multi_tensor_adam``), unless it is fused.
         """
         if self.main_params_dtype == "none":
-            return self.parameter_bytes
+            return 0 if self.fused_step else self.parameter_bytes
         as_they_are = self._adam_has_masters or self.narrow_states
         copies = 4 if self.gradient_bytes < 4 and not as_they_are else 0
         return copies + 4 * self.narrow_states

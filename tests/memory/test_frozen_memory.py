@@ -88,6 +88,37 @@ def test_fused_steps_keep_no_whole_gradients() -> None:
     assert not OPTIMIZERS["lomo"].keeps_gradients
 
 
+@pytest.mark.parametrize(
+    ("name", "fused", "copied"), [("adam", False, "all"), ("adam", True, "none"), ("lomo", False, "unit")]
+)
+def test_temporaries_of_a_step_in_16_bits(name: str, fused: bool, copied: str) -> None:
+    """A list of all parameters in eager steps, none in fused ones, those of a unit where gradients do not wait."""
+    found = bytes_of(LLAMA_8B, **optimizer_fields(name, "none"), fused_step=fused)
+    unit = bytes_of(LLAMA_8B, **optimizer_fields("lomo", "none")).gradients[0]
+    assert found.step_work[0] == {"all": found.weights[0], "none": 0.0, "unit": unit}[copied]
+
+
+@pytest.mark.parametrize(("base", "zero"), [("16-bit", 3), ("16-bit", 2), ("nf4", 3)])
+def test_flat_frozen_weights_have_gradients(base: str, zero: int) -> None:
+    """Those of all layers, whole, in the format of the weights; not without sharded weights, nor in 4 bits."""
+    model = lora(base)
+    assert model.adapters is not None
+    flat = replace(model, adapters=replace(model.adapters, flat_gradients=True))
+    more = bytes_of(flat, dp=8, zero=zero).gradients[0] - bytes_of(model, dp=8, zero=zero).gradients[0]
+    layers = MATRICES + 32 * 2 * LLAMA_8B.hidden_size + num_trained_parameters(model)
+    assert more == (2 * layers if (base, zero) == ("16-bit", 3) else 0)
+
+
+@pytest.mark.parametrize("base", ["16-bit", "nf4"])
+def test_quantised_products_may_keep_their_inputs(base: str) -> None:
+    """By hand, with adapters at queries and values: in a gated MLP of 4 bits, both products keep their inputs, too."""
+    model = replace(LLAMA_8B, adapters=Adapters(rank=8, targets=("q_proj", "v_proj"), base=base))  # type: ignore[arg-type]
+    assert model.adapters is not None
+    keeping = replace(model, adapters=replace(model.adapters, keeps_inputs=True))
+    more = bytes_of(keeping).saved[0] - bytes_of(model).saved[0]
+    assert more == (32 * 64 * 2 * (LLAMA_8B.hidden_size + LLAMA_8B.ffn_hidden_size) if base == "nf4" else 0)
+
+
 @pytest.mark.parametrize(("precision", "chunks"), [("bf16", 1), ("bf16", 8), ("fp32", 1)])
 def test_an_eager_loss_keeps_and_works_on_more_logits(precision: str, chunks: int) -> None:
     """16-bit logits stay, and the backward pass has two gradients in fp32; in fp32 nothing is cast."""
