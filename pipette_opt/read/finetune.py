@@ -35,6 +35,10 @@ class Finetune:
         Words for the matrices with adapters (:data:`~pipette_opt.layers.adapters.TARGET_WORDS`), separated by commas.
     base
         Format of the frozen matrices; ``None`` for the method's usual.
+    flat_gradients
+        Whether sharded frozen weights have gradients (:class:`~pipette_opt.layers.adapters.Adapters`).
+    keeps_inputs
+        Whether products with quantised matrices keep their inputs, as bitsandbytes' do.
     where
         Place for errors; empty for the options of a command.
     """
@@ -44,6 +48,8 @@ class Finetune:
     targets: str | None = None
     base: str | None = None
     dropout: float | None = None
+    flat_gradients: bool = False
+    keeps_inputs: bool = False
     where: str = ""
 
     def applied(self, model: ModelSpec) -> ModelSpec:
@@ -74,7 +80,14 @@ class Finetune:
         targets = self._targets(model)
         dropout = self.dropout or 0.0
         try:
-            adapters = Adapters(rank=rank, targets=targets, base=cast(BaseFormat, base), dropout=dropout)
+            adapters = Adapters(
+                rank=rank,
+                targets=targets,
+                base=cast(BaseFormat, base),
+                dropout=dropout,
+                flat_gradients=self.flat_gradients,
+                keeps_inputs=self.keeps_inputs,
+            )
         except ValueError as error:
             raise InputError(self._place("--lora-rank"), f"{error}") from None
         return replace(model, adapters=adapters)

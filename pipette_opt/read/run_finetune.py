@@ -63,7 +63,8 @@ def with_usual_cells(row: Cells) -> Cells:
     if not is_finetuning(row.cells):
         return row
     cells = {name: row.text(name) for name in row.cells}
-    sharding = cells.get("sharding", "").lower()
+    software = software_of(cells)
+    sharding = cells.get("sharding", "").lower() or (row.needed_whole("num_gpus") > 1) * software.usual_sharding
     if sharding and sharding not in SHARDING:
         raise InputError(row.where, f"sharding must be one of {', '.join(SHARDING)}, got {shown(sharding)}.")
     for name in ("tp", "pp", "cp"):
@@ -76,7 +77,7 @@ def with_usual_cells(row: Cells) -> Cells:
         cells["gbs"] = str(micro * int(float(cells["dp"])))
     stage = SHARDING.get(sharding, "")
     cells["zero_stage"] = cells.get("zero_stage") or stage
-    usual = software_of(cells).recomputes
+    usual = software.recomputes
     if not cells.get("recompute") and (usual == "always" or (usual == "sharded" and cells["dp"] != "1")):
         cells["recompute"] = "full"
     rate = None if is_unpacked(row.cells) else row.number("tokens_per_s_per_gpu", above_zero=True)
@@ -98,16 +99,23 @@ def finetune_of_row(row: Cells) -> Finetune | None:
     base = next((base for pattern, base in BASES if pattern.search(words)), None)
     if words and base is None:
         raise InputError(row.where, f"quantization {shown(words)} is not known; known are nf4, int8 and fp8.")
-    targets = re.sub(r"[\s-]+", "-", row.text("lora_targets").strip().lower()).replace(",-", ",") or None
+    software = software_of(row.cells)
+    targets = re.sub(r"[\s-]+", "-", row.text("lora_targets").strip().lower()).replace(",-", ",")
     return Finetune(
-        method=method, rank=row.whole("lora_rank"), targets=targets, base=base or METHODS[method], where=row.where
+        method=method,
+        rank=row.whole("lora_rank"),
+        targets=targets or software.lora_targets or None,
+        base=base or METHODS[method],
+        flat_gradients=software.flat_gradients,
+        keeps_inputs=software.keeps_inputs,
+        where=row.where,
     )
 
 
 def offload_of_row(row: Cells, num_layers: int) -> dict[str, Any]:
     """Return the fields of :class:`~pipette_opt.specs.TrainingSpec` for column ``offload``, such as ``activation``."""
     given = row.text("offload").lower() if is_finetuning(row.cells) else ""
-    words = set(re.split(r"[\s+,]+", re.sub(r"\(.*?\)", "", given).strip())) - {""}
+    words = set(given.partition("(")[0].replace("+", " ").split())
     if words - {"optimizer", "activation"}:
         raise InputError(row.where, f"offload must be of optimizer and activation, got {shown(given)}.")
     fields: dict[str, Any] = {"optimizer_offload_fraction": 1.0} if "optimizer" in words else {}
@@ -121,5 +129,9 @@ def optimizer_of_row(row: Cells) -> dict[str, Any]:
     name = next((name for pattern, name in (*patterns, *OPTIMIZER_WORDS) if pattern.search(word)), None)
     if word and name is None:
         raise InputError(row.where, f"optimizer {shown(word)} is not one of {', '.join(OPTIMIZERS)}.")
-    in_place = software_of(row.cells).changes_weights or row.text("precision").lower().endswith("-true")
-    return optimizer_fields(name, "none" if is_finetuning(row.cells) and in_place else None)
+    software = software_of(row.cells)
+    if not word and row.text(METHOD_COLUMN).lower() == "full" and row.whole("num_gpus") == 1:
+        name = software.alone_optimizer or None
+    in_place = software.changes_weights or row.text("precision").lower().endswith("-true")
+    fields = optimizer_fields(name, "none" if is_finetuning(row.cells) and in_place else None)
+    return fields | ({"fused_step": True} if is_finetuning(row.cells) and software.fused_step else {})

@@ -91,7 +91,7 @@ def launch_in_columns(row: Cells, sizes: Sizes, named: ModelSpec | None) -> tupl
         finetune=finetune,
         training_fields={
             **launch.training_fields,
-            **_kernel_fields(row),
+            **_kernel_fields(row, model),
             **(errors.of(optimizer_of_row, row) or {}),
             **(offload or {}),
             "flash_version": words.flash_version,
@@ -155,11 +155,15 @@ def _attention(row: Cells, software: Software) -> AttentionWords:
     return replace(found, flash_version=min(found.flash_version, software.flash_version))
 
 
-def _kernel_fields(row: Cells) -> dict[str, Any]:
-    """Return the given fields of :class:`TrainingSpec` that Megatron-LM has no option for."""
+def _kernel_fields(row: Cells, model: ModelSpec | None) -> dict[str, Any]:
+    """Return the fields of :class:`TrainingSpec` that Megatron-LM has no option for: given, or those of fine-tuning."""
     chunks, flags = row.whole("loss_chunks"), {name: row.flag(name) for name in ("fused_norm", "fused_loss")}
-    if chunks is None and is_finetuning(row.cells) and flags["fused_loss"] is None:
-        flags["fused_loss"] = software_of(row.cells).fused_loss
+    if is_finetuning(row.cells):
+        software = software_of(row.cells)
+        if chunks is None and flags["fused_loss"] is None:
+            chunks, flags["fused_loss"] = software.loss_chunks, software.fused_loss
+        if flags["fused_norm"] is None and model is not None and model.normalization == "RMSNorm":
+            flags["fused_norm"] = software.fused_norm
     given = {name: value for name, value in flags.items() if value is not None}
     return given | ({} if chunks is None else {"loss_chunks": chunks})
 

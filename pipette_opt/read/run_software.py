@@ -48,6 +48,22 @@ class Software:
         Whether fine-tuning changes 16-bit weights in place, without fp32 copies of them.
     fused_loss
         Whether the loss of fine-tuning needs few buffers, unless the row says otherwise.
+    fused_norm
+        Whether RMS norms of fine-tuning are one kernel, unless the row says otherwise.
+    loss_chunks
+        Parts of a micro-batch whose logits exist one after the other in fine-tuning, unless the row says otherwise.
+    lora_targets
+        Matrices with adapters where the row names none; empty for :data:`~pipette_opt.read.finetune.USUAL_TARGETS`.
+    usual_sharding
+        Sharding of fine-tuning on several GPUs, unless the row says otherwise: a word of column ``sharding``.
+    flat_gradients
+        Whether sharded frozen weights have gradients, as :class:`~pipette_opt.layers.adapters.Adapters` says.
+    keeps_inputs
+        Whether quantised products keep their inputs, as :class:`~pipette_opt.layers.adapters.Adapters` says.
+    fused_step
+        Whether PyTorch's optimizer is fused, as :class:`~pipette_opt.specs.TrainingSpec` says.
+    alone_optimizer
+        Optimizer of full fine-tuning on a single GPU, unless the row says otherwise; empty for Adam.
     recomputes
         When fine-tuning recomputes whole layers, unless the row says otherwise: ``never``, on several GPUs
         (``sharded``), or ``always``.
@@ -66,6 +82,14 @@ class Software:
     changes_weights: bool = False
     recomputes: Literal["never", "sharded", "always"] = "never"
     fused_loss: bool = True
+    fused_norm: bool = True
+    loss_chunks: int = 1
+    lora_targets: str = ""
+    usual_sharding: str = ""
+    flat_gradients: bool = False
+    keeps_inputs: bool = False
+    fused_step: bool = False
+    alone_optimizer: str = ""
 
 
 MEGATRON_LM = Software()
@@ -114,21 +138,60 @@ TORCHTITAN = replace(FSDP2, sequence_parallel=True)
 DEEPSPEED = replace(FSDP2, reduces_in_fp32=False)
 """DeepSpeed: gradients stay in the format of the parameters, the default of ``grad_accum_dtype``."""
 
-TRAINERS = replace(DEEPSPEED, recomputes="always", fused_loss=False)
+TRAINERS = replace(
+    DEEPSPEED,
+    recomputes="always",
+    fused_loss=False,
+    fused_norm=False,
+    fused_attention=True,
+    keeps_inputs=True,
+)
 """
 Fine-tuning on Hugging Face's trainer (ms-swift, axolotl, LLaMA-Factory, TRL, Unsloth), and prime-rl.
 
-Their defaults recompute layers (``gradient_checkpointing``), and the loss is eager.
+Their defaults recompute layers (``gradient_checkpointing``). Loss and norms are eager, attention is PyTorch's fused one
+(``attn_implementation="sdpa"`` since transformers 4.36). Quantised weights are bitsandbytes'.
 """
 
-TORCHTUNE = replace(TRAINERS, changes_weights=True)
-"""torchtune: recipes load 16-bit weights, which the optimizer changes (``dtype: bf16``), and recompute layers."""
+TORCHTUNE = replace(
+    TRAINERS,
+    changes_weights=True,
+    loss_chunks=8,
+    keeps_inputs=False,
+    fused_step=True,
+    alone_optimizer="lomo",
+)
+"""
+torchtune: recipes load 16-bit weights, which the optimizer changes (``dtype: bf16``), and recompute layers.
+
+Their Adam is fused (``fused: True``), and quantised weights are torchao's. Their loss has 8 chunks
+(``LinearCrossEntropyLoss``; from 0.3 on ``CEWithChunkedOutputLoss``). Full fine-tuning on a single GPU steps in the
+backward pass (``optimizer_in_bwd: True``) with ``PagedAdamW8bit`` (``8B_full_single_device.yaml`` in
+``recipes/configs/llama3_1``). Its states are pages of the host that PyTorch's allocator does not have, so the GPU keeps
+what LOMO does.
+"""
 
 FMS = replace(DEEPSPEED, changes_weights=True)
 """fms-acceleration: 16-bit weights, no recomputation in its benchmarks unless they say so."""
 
-LITGPT = replace(FMS, recomputes="sharded")
-"""litgpt: 16-bit weights; with FSDP, layers are recomputed (``activation_checkpointing_policy``)."""
+LITGPT = replace(
+    FMS,
+    recomputes="sharded",
+    fused_attention=True,
+    fused_norm=False,
+    lora_targets="q,v",
+    usual_sharding="fsdp",
+    flat_gradients=True,
+    keeps_inputs=True,
+)
+"""
+litgpt: 16-bit weights, adapters at queries and values, PyTorch's fused attention, norms in eager PyTorch.
+
+Quantised weights are bitsandbytes' (``BitsandbytesPrecision``).
+
+On several GPUs it is PyTorch's first FSDP, by layers with their adapters, and layers are recomputed (``FSDPStrategy``
+and ``activation_checkpointing_policy`` in ``finetune/lora.py``).
+"""
 
 SOFTWARE: tuple[tuple[re.Pattern[str], Software], ...] = (
     (re.compile(r"megatron-lm\b"), MEGATRON_LM),
