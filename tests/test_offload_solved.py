@@ -12,8 +12,11 @@ from pipette_opt.candidates import SearchSpace, check_legal, enumerate_candidate
 from pipette_opt.certify.conflicts import explained
 from pipette_opt.certify.why import why
 from pipette_opt.export.megatron import megatron_arguments
+from pipette_opt.job.read import read_job
+from pipette_opt.job.space import search_space
 from pipette_opt.memory.fewest import check_memory
 from pipette_opt.optimize import OptimizeParams, optimize
+from pipette_opt.options.description import JobOptions, SpaceOptions
 from pipette_opt.parallel import ParallelConfig, Placement, with_offload, without_overlap
 from pipette_opt.plans.plan import Plan
 from pipette_opt.prepare import load_predictor
@@ -150,13 +153,14 @@ def test_where_nothing_fits_it_is_offered() -> None:
     job, space = tight_job(13.0, LAYERS, 24), replace(SPACE, offload=None)
     with pytest.raises(InfeasibleError) as caught:
         optimize(job, space, PARAMS)
-    assert "--offload optimizer" in str(explained(caught.value, job, space, 0.01))
+    assert "(--offload)" in str(explained(caught.value, job, space, 0.01))
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("disk",), "must be some of none, optimizer, optimizer:0.5, layers:8, or modules .*; got disk"),
+        (("disk",), "must be some of none, optimizer, optimizer:0.5, parameters, layers:8, or modules .*; got disk"),
+        (("parameters+optimizer",), r"got parameters\+optimizer"),
         (("optimizer:2",), r"optimizer_offload_fraction must be in \[0, 1\], got 2"),
         (("optimizer:0",), "has optimizer:0, which offloads nothing; write none instead"),
         (("layers:1.5",), "got layers:1.5"),
@@ -179,9 +183,29 @@ def test_the_job_and_the_space_do_not_both_say() -> None:
     with pytest.raises(InputError, match=r"--offload: repeats the offload .* \(optimizer\)"):
         enumerate_candidates(own, SPACE)
     assert Offload(optimizer_offload_fraction=1.0).word == "optimizer"
+    assert offload_of("parameters").has_all_of(offload_of("optimizer"))
+    with pytest.raises(ValueError, match=r"offload of parameters keeps all states on the host, got .*=0\.5"):
+        Offload(parameters=True, optimizer_offload_fraction=0.5)
+
+
+@pytest.mark.parametrize("software", ["megatron-core", "torchtitan"])
+def test_shards_stay_on_gpus_with_megatron(software: str) -> None:
+    """Megatron-Core has no such option; FSDP2 does."""
+    options = JobOptions(
+        nodes="1", gpu="h100", model="llama-3-8b", global_batch_size=64, seq_length=4096, software=software
+    )
+    given = SpaceOptions(offload=("none", "parameters"))
+    if software == "torchtitan":
+        assert search_space(read_job(options), given).offload == (None, "parameters")
+        return
+    with pytest.raises(
+        InputError, match=r"--offload: has parameters, which megatron-core does not keep .* --for accelerate"
+    ):
+        search_space(read_job(options), given)
 
 
 REPLICAS = {"dp": 2, "pp": 1, "tp": 1}
+SHARED = {**REPLICAS, "use_distributed_optimizer": True}
 
 
 @pytest.mark.parametrize(
@@ -192,6 +216,7 @@ REPLICAS = {"dp": 2, "pp": 1, "tp": 1}
         ({}, {"offload": "core_attn", "recompute_granularity": "full"}, {"recompute_granularity": "selective"}),
         ({}, {"offload": "layers:2", "pp": 3}, {"pp": 1, "layers_per_stage": (LAYERS,)}),
         ({}, {"offload": "layers:9"}, {"offload": "layers:8"}),
+        ({}, {"offload": "parameters", "zero_stage": 2, **SHARED}, {"zero_stage": 3}),
     ],
 )
 def test_legality_of_a_choice(training: dict, broken: dict, mended: dict) -> None:  # type: ignore[type-arg]
@@ -199,5 +224,6 @@ def test_legality_of_a_choice(training: dict, broken: dict, mended: dict) -> Non
     job = tight_job(20.0, LAYERS, 24)
     trained, model = replace(job.training, **training), job.model
     (reason,) = check_legal(model, trained, make_config(num_layers=LAYERS, **broken))
-    assert f"offload={broken['offload']}" in reason or "cpu_offloading_num_layers" in reason
+    words = (f"offload={broken['offload']}", "cpu_offloading_num_layers", "offload of parameters needs zero_stage=3")
+    assert any(word in reason for word in words)
     assert not check_legal(model, trained, make_config(num_layers=LAYERS, **(broken | mended)))

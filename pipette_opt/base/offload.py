@@ -22,7 +22,9 @@ Modules whose inputs can be offloaded (``offload_modules`` of ``TransformerConfi
 ``fused_group_mlp`` is newer: experts as one operation, counted as ``expert_fc1`` plus ``moe_act``.
 """
 
-OFFLOAD_WORDS = f"none, optimizer, optimizer:0.5, layers:8, or modules ({', '.join(OFFLOAD_MODULES)}), joined by +"
+OFFLOAD_WORDS = (
+    f"none, optimizer, optimizer:0.5, parameters, layers:8, or modules ({', '.join(OFFLOAD_MODULES)}), joined by +"
+)
 """Allowed offloading choices, as text for messages."""
 
 
@@ -35,6 +37,9 @@ class Offload:
     ----------
     optimizer_offload_fraction
         Share of the optimizer's states that the host keeps and steps, 0 to 1.
+    parameters
+        Whether the host keeps the shards of weights, gradients and states under ZeRO 3, and steps them there
+        (``CPUOffloadPolicy`` of PyTorch's FSDP2, ``offload_param`` of DeepSpeed): all states, then.
     cpu_offloading_num_layers
         Layers whose activations are in host memory between forward and backward (Transformer Engine's offloading).
     offload_modules
@@ -42,12 +47,16 @@ class Offload:
     """
 
     optimizer_offload_fraction: float = 0.0
+    parameters: bool = False
     cpu_offloading_num_layers: int = 0
     offload_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.optimizer_offload_fraction <= 1.0:
             raise ValueError(f"optimizer_offload_fraction must be in [0, 1], got {self.optimizer_offload_fraction}.")
+        if self.parameters and self.optimizer_offload_fraction != 1:
+            problem = f"got optimizer_offload_fraction={self.optimizer_offload_fraction:g}"
+            raise ValueError(f"offload of parameters keeps all states on the host, {problem}; it must be 1.")
         if self.cpu_offloading_num_layers < 0:
             raise ValueError(f"cpu_offloading_num_layers must be >= 0, got {self.cpu_offloading_num_layers}.")
         if self.offload_modules and self.cpu_offloading_num_layers:
@@ -71,7 +80,9 @@ class Offload:
     def word(self) -> str | None:
         """Offloading as text, such as ``optimizer:0.5+core_attn``, in a fixed order; ``None`` for no offloading."""
         share, parts = self.optimizer_offload_fraction, []
-        if share:
+        if self.parameters:
+            parts.append("parameters")
+        elif share:
             parts.append("optimizer" if share == 1 else f"optimizer:{share:g}")
         if self.cpu_offloading_num_layers:
             parts.append(f"layers:{self.cpu_offloading_num_layers}")
@@ -82,6 +93,7 @@ class Offload:
         """Return whether all that ``other`` offloads is offloaded here, too: no more GPU memory, no less time."""
         return (
             self.optimizer_offload_fraction >= other.optimizer_offload_fraction
+            and self.parameters >= other.parameters
             and self.cpu_offloading_num_layers >= other.cpu_offloading_num_layers
             and set(self.offload_modules) >= set(other.offload_modules)
         )
@@ -100,6 +112,9 @@ def offload_of(word: str | None) -> Offload:
         name, _, value = part.strip().partition(":")
         if name in OFFLOAD_MODULES and not value:
             modules.append(name)
+            continue
+        if name == "parameters" and not value and "optimizer_offload_fraction" not in fields:
+            fields |= {"parameters": True, "optimizer_offload_fraction": 1.0}
             continue
         key = {"optimizer": "optimizer_offload_fraction", "layers": "cpu_offloading_num_layers"}.get(name)
         if key is None or key in fields:

@@ -248,16 +248,18 @@ def offloading(model: ModelSpec, training: TrainingSpec, config: ParallelConfig)
     """
     Rule: offloading whole layers excludes pipelines and recomputation (``TransformerConfig``).
 
-    Offloading the optimizer uses Megatron-Core's precision-aware optimizer. It needs Adam and, with replicas, the
-    distributed optimizer (``OptimizerConfig.__post_init__``). Weights gathered in 8 bits need delayed scaling
-    (``validate_args``). Offloading module inputs excludes full recomputation.
+    Offloading parameters moves shards of ZeRO 3. Offloading the optimizer uses Megatron-Core's precision-aware
+    optimizer. It needs Adam and, with replicas, the distributed optimizer (``OptimizerConfig.__post_init__``). Weights
+    gathered in 8 bits need delayed scaling (``validate_args``). Offloading module inputs excludes full recomputation.
     """
     offload = host_keeps(training, config)
+    if offload.parameters and config.sharding_stage < 3:
+        return f"offload of parameters needs zero_stage=3, got {config.sharding_stage}"
     if config.offload is not None and offload.optimizer_offload_fraction:
         chosen = f"offload={config.offload}"
         if training.optimizer != "adam":
             return f"{chosen} needs optimizer=adam, got {training.optimizer}"
-        if config.sharding_stage > 1:
+        if config.sharding_stage > 1 and not offload.parameters:
             return f"{chosen} with zero_stage={config.sharding_stage} is not modelled"
         if not config.use_distributed_optimizer and config.sharing_ranks > 1:
             return f"{chosen} needs use_distributed_optimizer"

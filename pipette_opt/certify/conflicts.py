@@ -26,6 +26,7 @@ from pipette_opt.parallel import ParallelConfig
 from pipette_opt.plans.clock import Clock
 from pipette_opt.prepare import load_predictor
 from pipette_opt.specs import ClusterSpec, Instance, LinkMatrix, TrainingSpec
+from pipette_opt.specs.stack import ON_MEGATRON_CORE
 
 SHORT_SEQUENCE = 4096
 """Sequences of at most this many tokens are never reported as the reason why no plan exists. Chosen."""
@@ -214,7 +215,7 @@ def requirements(asked: Question) -> list[Requirement]:
         word = f"{gib(room):.1f} GiB of memory per GPU at a risk of {100 * asked.risk:.3g} %"
         found.append(Requirement(name=word, relaxed=lambda question: [replace(question, risk=IGNORED_RISK)]))
         if space.offload is None and training.offload.is_nothing:
-            word = "nothing in the hosts' memory (--offload optimizer)"
+            word = "nothing in the hosts' memory (--offload)"
             found.append(Requirement(name=word, relaxed=_with_offload))
         if (training.precision, training.optimizer) == ("bf16", "adam") and training.optimizer_bytes == FP32_STATES:
             relaxed = _or_trained(**NARROW_STATES)
@@ -271,8 +272,9 @@ def _with_unequal_microbatches(question: Question) -> Sequence[Question]:
 
 
 def _with_offload(question: Question) -> Sequence[Question]:
-    """Return the question with the optimizer's states on the GPUs or in the hosts' memory."""
-    return [replace(question, space=replace(question.space, offload=(None, "optimizer")))]
+    """Return the question with all that the job's software can keep in the hosts' memory there, or on the GPUs."""
+    shards = () if question.instance.stack.family in ON_MEGATRON_CORE else ("parameters",)
+    return [replace(question, space=replace(question.space, offload=(None, "optimizer", *shards)))]
 
 
 def _with_more_hosts(question: Question) -> Sequence[Question]:
@@ -351,9 +353,11 @@ def _state_bytes(asked: Question) -> float:
     """
     Return a lower bound on the bytes that all GPUs hold together: each weight and optimizer state once.
 
-    Only weights count if the optimizer states may be in the hosts' memory.
+    Only weights count if the optimizer states may be in the hosts' memory; nothing if weights may be there, too.
     """
     training = asked.training or asked.instance.training
+    if "parameters" in (asked.space.offload or ()) or training.offload.parameters:
+        return 0.0
     on_hosts = asked.space.offload is not None or not training.offload.is_nothing
     model = asked.instance.model
     if model.adapters is not None:

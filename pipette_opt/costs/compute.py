@@ -32,7 +32,7 @@ from pipette_opt.costs.products import (
 from pipette_opt.costs.replicas import mean_wait
 from pipette_opt.costs.scan import scan_times_s
 from pipette_opt.costs.stage import parts_on_rank, stage_parameters
-from pipette_opt.costs.unit_copies import copies_s, layer_copies_s
+from pipette_opt.costs.unit_copies import copies_s, host_copies_s, layer_copies_s, layer_host_copies_s
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.specs import (
     ClusterSpec,
@@ -198,8 +198,9 @@ def _layer_and_idle_s(
     sent = moved_bytes(model, training, config, kind)
     if config.recompute_granularity == "full":  # of recomputed layers, only the input is kept
         sent = min(sent, training.parameter_bytes * tokens_of_rank(training, config) * model.hidden_size)
-    sent, longer = sent / gpu.host_bytes_per_s, mean_wait(instance, config)
-    measured = (longer * max(measured[0], sent), longer * max(measured[1], sent))  # offload overlaps with the pass
+    shards, longer = layer_host_copies_s(model, training, config, gpu, rates, kind), mean_wait(instance, config)
+    copied = [sent / gpu.host_bytes_per_s + seconds for seconds in shards]  # they overlap with the pass
+    measured = (longer * max(measured[0], copied[0]), longer * max(measured[1], copied[1]))
     host = host_time_s(instance, config, rates, kind)
     forward, backward = (bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
@@ -244,9 +245,10 @@ def head_times_s(
         before, after = _mtp_times_s(model, training, config, gpu, rates)
     sizes = parts_on_rank(model, config).head, parts_on_rank(model, config, trained=True).head
     copies = copies_s(*sizes, training, config, gpu, rates)
+    from_host = host_copies_s(*sizes, model, training, config, gpu, rates)
     return (
-        (1 + mtp_layers) * (forward + 4 * streaming) + mtp_layers * before + copies[0],
-        (1 + mtp_layers) * (backward + 2 * streaming) + mtp_layers * after + copies[1],
+        max((1 + mtp_layers) * (forward + 4 * streaming) + mtp_layers * before + copies[0], from_host[0]),
+        max((1 + mtp_layers) * (backward + 2 * streaming) + mtp_layers * after + copies[1], from_host[1]),
     )
 
 
@@ -317,9 +319,9 @@ def _optimizer_parts_s(
         to_cast = np.minimum(to_cast, owned)
     moved = training.gradient_bytes + 2 * training.optimizer_bytes + training.parameter_bytes
     form = linear_format(gpu, training, rates)
-    share = host_keeps(training, config).optimizer_offload_fraction
-    adam = (1 - share) * owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
-    adam += owned * host_step_s(training, share, gpu) + orthogonal_s(instance.model, training, config, gpu, rates)
+    offload = host_keeps(training, config)
+    adam = (1 - offload.optimizer_offload_fraction) * owned * moved / (gpu.memory_bytes_per_s * rates.streaming)
+    adam += owned * host_step_s(training, offload, gpu) + orthogonal_s(instance.model, training, config, gpu, rates)
     return adam, np.array([cast_s(elements, form, gpu, rates) for elements in to_cast.tolist()])
 
 
@@ -417,4 +419,5 @@ def look_up_s(
     moved = 4.0 * micro_batch_tokens(training, config) * model.hidden_size * training.parameter_bytes
     sizes = parts_on_rank(model, config).embeddings, parts_on_rank(model, config, trained=True).embeddings
     copies = sum(copies_s(*sizes, training, config, gpu, rates)) / 2.0
-    return moved / (gpu.memory_bytes_per_s * rates.streaming) + rates.kernel_s + copies
+    on_gpu = moved / (gpu.memory_bytes_per_s * rates.streaming) + rates.kernel_s + copies
+    return max(on_gpu, *host_copies_s(*sizes, model, training, config, gpu, rates))

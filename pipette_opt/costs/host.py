@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from pipette_opt.base.offload import Offload
 from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.expert_layer import ROUTED_KERNELS, ROUTER_KERNELS, expert_kernels
 from pipette_opt.costs.experts import expert_traffic
@@ -108,14 +109,15 @@ half of Grace's 512 GB/s shared by two is 128 GB/s.
 """
 
 
-def host_step_s(training: TrainingSpec, share: float, gpu: GpuSpec) -> float:
+def host_step_s(training: TrainingSpec, offload: Offload, gpu: GpuSpec) -> float:
     """
     Return the seconds per owned parameter of an optimizer on the host: gradients there, Adam in fp32, parameters back.
 
     ``HybridDeviceOptimizer`` in megatron-core overlaps transfers with the step only on request; then the longer counts.
-    ``share``: fraction of the optimizer's states that the host keeps and steps, 0 to 1.
+    Parameters that are kept on the host travel with each micro-batch instead (:mod:`~pipette_opt.costs.unit_copies`).
     """
-    travels = (training.gradient_bytes + training.parameter_bytes) / gpu.host_bytes_per_s
+    travelling = 0 if offload.parameters else training.gradient_bytes + training.parameter_bytes
+    share, travels = offload.optimizer_offload_fraction, travelling / gpu.host_bytes_per_s
     adam = (4 + 2 * 12 + training.parameter_bytes) / HOST_MEMORY_BYTES_PER_S
     return share * (max(travels, adam) if training.overlap_cpu_optimizer_d2h_h2d else travels + adam)
 

@@ -53,6 +53,7 @@ from pipette_opt.parallel import (
     ranks_of_a_host,
 )
 from pipette_opt.specs import GpuSpec, Instance, LayerKind
+from pipette_opt.specs.activations import host_keeps
 
 MARGIN = 1e-9
 """Relative margin subtracted from bounds, as they are computed in doubles. Chosen."""
@@ -319,7 +320,8 @@ def _layer_key(instance: Instance, config: ParallelConfig) -> Any:
 
     They differ only in stages, replicas and partitions.
     """
-    return _OF_A_LAYER(config), pipeline_crosses_hosts(instance, config), mean_wait(instance, config)
+    shards = config.sharing_ranks if host_keeps(instance.training, config).parameters else 1
+    return _OF_A_LAYER(config), pipeline_crosses_hosts(instance, config), mean_wait(instance, config), shards
 
 
 def _alike_s(instance: Instance, config: ParallelConfig, tiles: list[HostTile], known: dict[Any, Any]) -> FloatArray:

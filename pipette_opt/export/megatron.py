@@ -28,7 +28,10 @@ TRIAL_ITERATIONS = 20
 MEGATRON_ROPE_SCALING_FACTOR = 8.0
 """Factor of Llama 3's frequency scaling that ``GPTModel`` uses by default."""
 
-MISSING_TRAINING_FIELDS = ("flash_version", "fused_norm", "fused_loss", "fused_step", "loss_chunks", "whole_gradients")
+MISSING_TRAINING_FIELDS = (
+    *("flash_version", "fused_norm", "fused_loss", "fused_step", "loss_chunks", "whole_gradients"),
+    "offload_parameters",
+)
 """Fields of a training that Megatron-LM's arguments do not express."""
 
 TRAINING_FIELDS = tuple(field.name for field in fields(TrainingSpec) if field.name not in MISSING_TRAINING_FIELDS)

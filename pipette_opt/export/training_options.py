@@ -71,6 +71,8 @@ def _recipe_options(training: TrainingSpec, config: ParallelConfig) -> list[Opti
 def offload_options(training: TrainingSpec, config: ParallelConfig) -> list[Option]:
     """Return the options of offload to the host's memory, as the search chose or the training settings say."""
     offload = host_keeps(training, config)
+    if offload.parameters:
+        raise InputError("offload", "is parameters, which Megatron-LM has not; solve with --offload optimizer.")
     moved = offload.optimizer_offload_fraction > 0
     return options_of(
         cpu_offloading_num_layers=offload.cpu_offloading_num_layers or None,

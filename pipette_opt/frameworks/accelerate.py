@@ -43,6 +43,8 @@ from pipette_opt.read.optimizer_words import counted_optimizer
 from pipette_opt.read.setting_table import Row, Values, approximated, pattern_of, refused, values_of
 from pipette_opt.read.sizing_words import Given
 from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
+from pipette_opt.specs.activations import host_keeps
+from pipette_opt.specs.training import SHARDS_ON_HOST
 
 CONFIG_FILE = "accelerate.yaml"
 
@@ -55,6 +57,7 @@ NOT_CHECKED = "not checked: time and memory are counted as {}'s, and no run belo
 MICRO_BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 RECOMPUTES, FSDP_RECOMPUTES = "gradient_checkpointing", "fsdp_activation_checkpointing"
 KIND, PROCESSES, PRECISION = "distributed_type", "num_processes", "mixed_precision"
+HOST_SHARDS = "fsdp_offload_params"
 RESHARD, STRATEGY, FSDP = "fsdp_reshard_after_forward", "fsdp_sharding_strategy", "fsdp"
 DEEPSPEED, DEEPSPEED_FILE = "deepspeed", "deepspeed_config_file"
 REPLICATE, SHARD = "parallelism_config_dp_replicate_size", "parallelism_config_dp_shard_size"
@@ -89,7 +92,7 @@ TRAINER = (
         Row(name, "word", "none", words=("none", "cpu", "nvme"))
         for name in ("offload_optimizer_device", "offload_param_device")
     ),
-    refused("fsdp_offload_params", "flag", False, "parameters, gradients and states in the host's memory."),
+    Row(HOST_SHARDS, "flag", False),
     Row(OPTIMIZER, "word", "adamw_torch"),
     Row(LIGER, "flag", False),
     *(
@@ -184,13 +187,14 @@ SPACE: Mapping[str, Any] = MappingProxyType(
         "expert_parallel": (1,),
         "data_parallel_sharding_strategy": ("optim_grads", "optim_grads_params"),
         "recompute": (None, "full"),
-        "offload": (None,),
+        "offload": (None, "parameters"),
         "tp_comm_overlap": False,
     }
 )
 """Fields of a search space with the values that Accelerate can run."""
 
 TRAINING_FIELDS = (
+    *SHARDS_ON_HOST,
     "whole_gradients",
     "fused_norm",
     "fused_loss",
@@ -201,6 +205,7 @@ TRAINING_FIELDS = (
     *OF_OPTIMIZER,
 )
 CONFIG_FIELDS = (
+    "offload",
     "recompute_granularity",
     "use_distributed_optimizer",
     "zero_stage",
@@ -535,13 +540,14 @@ def _by_pytorch(values: Values) -> dict[str, Any]:
     is_sharded = kind == "FSDP" or values["use_fsdp"] or bool(words)
     if kind == "MEGATRON_LM":
         raise values.error(KIND, ", whose options this file abridges; give Megatron-LM's own.")
-    if "offload" in words:
-        raise values.error(FSDP, ", which keeps parameters in the host's memory and is not modelled.")
     strategy = str(values[RESHARD] or values[STRATEGY] or (words[0] if words else "full_shard")).lower()
     name = RESHARD if values[RESHARD] else STRATEGY if values[STRATEGY] else FSDP
     if is_sharded and strategy not in STAGES:
         raise values.error(name, ", which is not modelled; full_shard and shard_grad_op are.")
     stage = STAGES[strategy] if is_sharded else 0
+    on_host = is_sharded and (values[HOST_SHARDS] or "offload" in words)
+    if on_host and stage < 3:
+        raise values.error(HOST_SHARDS if values[HOST_SHARDS] else FSDP, ", which is modelled with full_shard only.")
     groups = values[REPLICATE] if is_sharded else 1
     hybrid = {"num_distributed_optimizer_instances": groups, "outer_dp_sharding_strategy": "no_shard"}
     precision = "bf16" if values["bf16"] or values[PRECISION] == "bf16" else "fp32"
@@ -561,7 +567,7 @@ def _by_pytorch(values: Values) -> dict[str, Any]:
         "overlap_grad_reduce": True,
         "overlap_param_gather": stage > 0,
         "gradients_in_fp32": True,
-        "training_fields": {"whole_gradients": True} if stage else {},
+        "training_fields": {**({"whole_gradients": True} if stage else {}), **(SHARDS_ON_HOST if on_host else {})},
         "not_modelled": () if values[COMPILED] else (NOT_COMPILED,),
         "notes": (),
     }
@@ -656,11 +662,12 @@ def settings(plan: Plan) -> dict[str, Any]:
         "fsdp_version": 2,
         RESHARD: config.sharding_stage == 3,
         FSDP_RECOMPUTES: config.recompute_granularity == "full",
-        "fsdp_offload_params": False,
+        HOST_SHARDS: host_keeps(training, config).parameters,
         **hybrid,
         MICRO_BATCH: config.micro_batch_size,
         STEPS: config.num_microbatches(plan.global_batch_size),
         **({"packing": True} if training.packed else {}),
+        **({LIGER: True} if training.loss_chunks > 1 else {}),
         **_adapter_settings(recorded_model(plan)),
     }
 
@@ -723,7 +730,7 @@ def _file_keys(found: Mapping[str, Any], num_hosts: int) -> dict[str, Any]:
 
 OF_TRAINERS = (
     *(MICRO_BATCH, STEPS, "use_peft", "lora_r", "lora_dropout", "lora_target_modules"),
-    *("load_in_4bit", "load_in_8bit", "use_bnb_nested_quant", "packing"),
+    *("load_in_4bit", "load_in_8bit", "use_bnb_nested_quant", "packing", LIGER),
 )
 """Settings that are arguments of a trainer, not keys of Accelerate's file."""
 

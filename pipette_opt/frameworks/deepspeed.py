@@ -38,6 +38,7 @@ from pipette_opt.read.megatron_args import parse_megatron_args
 from pipette_opt.read.setting_table import Row, Values, approximated, nested, pattern_of, refused, values_of
 from pipette_opt.read.sizing_words import Given
 from pipette_opt.specs import ModelSpec, TrainingSpec
+from pipette_opt.specs.activations import host_keeps
 
 SOFTWARE = "deepspeed"
 
@@ -60,7 +61,7 @@ TABLE = (
     Row(OVERLAP, "word", None, words=("true", "false", AUTO)),
     Row(HOST_STATES, "word", "none", words=DEVICES),
     Row(HOST_SHARE, "number", 1.0),
-    refused(HOST_PARAMETERS, "word", "none", "parameters in the host's memory; leave it out."),
+    Row(HOST_PARAMETERS, "word", "none", words=DEVICES),
     Row(BF16, "word", "false", words=("true", "false", AUTO)),
     Row(FP16, "word", "false", words=("true", "false", AUTO)),
     Row(SUMS, "word", None),
@@ -140,7 +141,7 @@ SPACE: Mapping[str, Any] = MappingProxyType(
         "overlap_grad_reduce": False,
         "overlap_param_gather": False,
         "recompute": (None, "full"),
-        "offload": (None,),
+        "offload": (None, "parameters"),
         "tp_comm_overlap": False,
         "uneven_layers": False,
     }
@@ -169,9 +170,11 @@ TRAINING_FIELDS = (
     "fused_norm",
     "fused_loss",
     "optimizer_offload_fraction",
+    "offload_parameters",
     *OF_OPTIMIZER,
 )
 CONFIG_FIELDS = (
+    "offload",
     "sequence_parallel",
     "recompute_granularity",
     "recompute_modules",
@@ -229,8 +232,13 @@ def config_fields(given: Mapping[str, Given], where: str, trainer: Mapping[str, 
         raise values.error(STAGE, ", which must be 0 to 3.")
     overlaps = stage == 3 if values[OVERLAP] is None else values[OVERLAP] == "true"
     training: dict[str, Any] = {}
+    on_host = values[HOST_PARAMETERS] != "none"
+    if on_host and (stage != 3 or values[HOST_STATES] == "none" or values[HOST_SHARE] != 1):
+        raise values.error(HOST_PARAMETERS, f", which is modelled with stage 3 and {HOST_STATES}: cpu only.")
     if values[HOST_STATES] != "none":
         training = {"optimizer_offload_fraction": values[HOST_SHARE], "overlap_cpu_optimizer_d2h_h2d": False}
+    if on_host:
+        training["offload_parameters"] = True
     return {
         "software": SOFTWARE,
         "module": "deepspeed",
@@ -363,8 +371,11 @@ def settings(plan: Plan) -> dict[str, Any]:
         STAGE: config.sharding_stage,
         **({OVERLAP: True} if config.overlap_grad_reduce else {}),
     }
-    if training.optimizer_offload_fraction:
-        found |= {HOST_STATES: "cpu", HOST_SHARE: training.optimizer_offload_fraction}
+    offload = host_keeps(training, config)
+    if offload.optimizer_offload_fraction:
+        found |= {HOST_STATES: "cpu", HOST_SHARE: offload.optimizer_offload_fraction}
+    if offload.parameters:
+        found[HOST_PARAMETERS] = "cpu"
     if training.precision != "fp32":
         wide = "fp32" if training.accumulate_allreduce_grads_in_fp32 else training.precision
         found |= {f"{training.precision}.enabled": True, SUMS: wide, "communication_data_type": wide}

@@ -40,6 +40,8 @@ from pipette_opt.read.setting_table import Row, Values, approximated, nested, pa
 from pipette_opt.read.settings_files import SettingsFile
 from pipette_opt.read.sizing_words import Given
 from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
+from pipette_opt.specs.activations import host_keeps
+from pipette_opt.specs.training import SHARDS_ON_HOST
 
 CONFIG_FILE = "torchtitan.toml"
 
@@ -47,7 +49,7 @@ SOFTWARE = "torchtitan"
 
 LOCAL_BATCH, GLOBAL_BATCH, LENGTH = "training.local_batch_size", "training.global_batch_size", "training.seq_len"
 REPLICATE, SHARD = "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree"
-RESHARD = "parallelism.fsdp_reshard_after_forward"
+RESHARD, HOST_SHARDS = "parallelism.fsdp_reshard_after_forward", "training.enable_cpu_offload"
 TENSOR, CONTEXT = "parallelism.tensor_parallel_degree", "parallelism.context_parallel_degree"
 PIPELINE, SCHEDULE = "parallelism.pipeline_parallel_degree", "parallelism.pipeline_parallel_schedule"
 STAGE_BATCH = "parallelism.pipeline_parallel_microbatch_size"
@@ -80,7 +82,7 @@ TABLE = (
         "less",
         "Shards of the parameters and the optimizer's states in 16 bits; they are counted in 32.",
     ),
-    refused("training.enable_cpu_offload", "flag", False, "parameters, gradients and states in the host's memory."),
+    Row(HOST_SHARDS, "flag", False),
     Row(REPLICATE, "whole", 1, older=("training.data_parallel_replicate_degree",)),
     Row(SHARD, "whole", -1, older=("training.data_parallel_shard_degree", "training.data_parallel_degree")),
     Row(RESHARD, "word", "default", words=("default", "always", "never")),
@@ -185,6 +187,7 @@ TRAINING_FIELDS = (
     "fused_loss",
 )
 CONFIG_FIELDS = (
+    "offload",
     "context_parallel_size",
     "virtual_pipeline_model_parallel_size",
     "pipeline_model_parallel_layout",
@@ -217,7 +220,7 @@ SPACE: Mapping[str, Any] = MappingProxyType(
         "overlap_grad_reduce": True,
         "overlap_param_gather": True,
         "recompute": (None, "ops", "full"),
-        "offload": (None,),
+        "offload": (None, "parameters"),
         "tp_comm_overlap": False,
     }
 )
@@ -275,6 +278,10 @@ def read(source: Source) -> dict[str, Any]:
         raise values.error(LOCAL_BATCH, f", no multiple of {STAGE_BATCH} {micro_batch}.")
     whole = values[GLOBAL_BATCH] if values[GLOBAL_BATCH] > 0 else None
     training, kept = _training_fields(values, is_sharded)
+    sharding = _sharding(values, is_sharded)
+    if values[HOST_SHARDS] and sharding.get("zero_stage") != 3:
+        raise values.error(HOST_SHARDS, f", which is modelled with shards and {RESHARD}: always only.")
+    training |= SHARDS_ON_HOST if values[HOST_SHARDS] else {}
     return {
         "software": SOFTWARE,
         "module": "torchtitan",
@@ -295,7 +302,7 @@ def read(source: Source) -> dict[str, Any]:
         "overlap_param_gather": is_sharded,
         "moe_token_dispatcher_type": "alltoall" if values[DISPATCH] == "standard" else "flex",
         "gradients_in_fp32": True,
-        **_sharding(values, is_sharded),
+        **sharding,
         **_recomputation(values),
         **(_layers(values) if pp > 1 else {}),
         "precision": kept,
@@ -551,6 +558,8 @@ def settings(plan: Plan) -> dict[str, Any]:
         CONTEXT: config.context_parallel_size,
         PIPELINE: config.pipeline_model_parallel_size,
     }
+    if host_keeps(training, config).parameters:
+        found[HOST_SHARDS] = True
     if config.context_parallel_size > 1:
         found[ROTATION] = "alltoall"
     if pipelined:

@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from pipette_opt.base.errors import InputError
+from pipette_opt.base.offload import offload_of
 from pipette_opt.candidates import SearchSpace, with_known
 from pipette_opt.candidates.pins import given_text
 from pipette_opt.job.read import Job
 from pipette_opt.options.description import SpaceOptions, fields_of
 from pipette_opt.options.names import option_name
+from pipette_opt.specs.stack import ON_MEGATRON_CORE
 
 
 def search_space(job: Job, options: SpaceOptions, base: SearchSpace | None = None) -> SearchSpace:
@@ -38,6 +40,11 @@ def search_space(job: Job, options: SpaceOptions, base: SearchSpace | None = Non
         space = SearchSpace(**{"num_gpus": job.num_gpus, "tp_comm_overlap": job.tp_comm_overlap} | given)
     else:
         space = replace(base, num_gpus=job.num_gpus if base.num_gpus is None else base.num_gpus, **given)
+    if job.instance.stack.family in ON_MEGATRON_CORE and any(
+        offload_of(word).parameters for word in space.offload or ()
+    ):
+        problem = f"has parameters, which {job.instance.stack.name} does not keep in the hosts' memory"
+        raise InputError("--offload", f"{problem}; give --for accelerate, torchtitan or deepspeed, or optimizer.")
     return functools.reduce(with_known, job.measured_configs, space)
 
 

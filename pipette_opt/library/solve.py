@@ -206,8 +206,8 @@ def _with_ways_out(error: InfeasibleError, job: "Job", space: SearchSpace, searc
         return error
     from pipette_opt.library.ways_out import ways_out
 
-    can_offload = "offload" not in job.can_run
-    lines = ways_out(job.instance, space, search.max_oom_risk, can_offload=can_offload)
+    offload = job.can_run.get("offload", ("optimizer",))[-1]
+    lines = ways_out(job.instance, space, search.max_oom_risk, offload=offload)
     ways = "".join(f"\n  {line}" for line in lines)
     return InfeasibleError(f"Each of these alone makes it fit:{ways}\n{error}" if ways else str(error))
 

@@ -20,17 +20,17 @@ HALVINGS = 3
 """Largest number of times that a sequence is halved. Chosen."""
 
 
-def ways_out(instance: Instance, space: SearchSpace, max_oom_risk: float, *, can_offload: bool = True) -> list[str]:
+def ways_out(
+    instance: Instance, space: SearchSpace, max_oom_risk: float, *, offload: str | None = "optimizer"
+) -> list[str]:
     """
     Return a line for each change that makes the job fit: the options, seconds of an iteration, and memory.
 
     The shortest iteration comes first; of lengths, only the longest that fits is tried. The list is empty if no single
-    change helps. ``can_offload``: whether the job's framework can keep states in the hosts' memory.
+    change helps. ``offload``: what the job's framework can keep in the hosts' memory; ``None`` for nothing.
     """
     found: list[tuple[float, str]] = []
-    for words, changed, its_space in _changes(instance, space):
-        if its_space.offload is not space.offload and not can_offload:
-            continue
+    for words, changed, its_space in _changes(instance, space, offload):
         is_length = words.startswith("--seq-length")
         if is_length and any(line.startswith("--seq-length") for _, line in found):
             continue
@@ -44,7 +44,9 @@ def ways_out(instance: Instance, space: SearchSpace, max_oom_risk: float, *, can
     return [line for _, line in sorted(found)]
 
 
-def _changes(instance: Instance, space: SearchSpace) -> Iterator[tuple[str, Instance, SearchSpace]]:
+def _changes(
+    instance: Instance, space: SearchSpace, offload: str | None
+) -> Iterator[tuple[str, Instance, SearchSpace]]:
     """Yield options, the job with them, and its search space."""
     model, training = instance.model, instance.training
     for words, changed in _frozen(model):
@@ -54,8 +56,8 @@ def _changes(instance: Instance, space: SearchSpace) -> Iterator[tuple[str, Inst
     if training.loss_chunks < MANY_CHUNKS:
         chunked = replace(training, loss_chunks=MANY_CHUNKS)
         yield f"loss_chunks: {MANY_CHUNKS} (job file)", replace(instance, training=chunked), space
-    if space.offload is None and training.offload.is_nothing:
-        yield "--offload none,optimizer", instance, replace(space, offload=(None, "optimizer"))
+    if offload is not None and space.offload is None and training.offload.is_nothing:
+        yield f"--offload none,{offload}", instance, replace(space, offload=(None, offload))
     for times in range(1, HALVINGS + 1):
         length = training.seq_length >> times
         if length >= SHORT_SEQUENCE // 8:

@@ -176,7 +176,12 @@ class _Saver(NamedTuple):
     def amount(self) -> float:
         """Return a sort key that is larger the more memory is saved."""
         on_host = offload_of(self.offload)
-        parts = on_host.optimizer_offload_fraction + on_host.cpu_offloading_num_layers + len(on_host.offload_modules)
+        parts = (
+            on_host.optimizer_offload_fraction
+            + on_host.parameters
+            + on_host.cpu_offloading_num_layers
+            + len(on_host.offload_modules)
+        )
         return parts + (not self.overlaps)
 
     def gives_up_all_of(self, other: "_Saver") -> bool:

@@ -168,7 +168,9 @@ def formula_bytes(table: StageTable) -> FormulaBytes:
         * table.first
         * np.maximum(table.element * table.largest_table + waiting + whole - freed - masks, 0.0),
         # Without gradients that wait for it, the step is one of a unit after the other.
-        step_work=table.step * np.where(table.keeps_gradients > 0, trained_parameters(table, 1), table.trained_unit),
+        step_work=(1 - table.parameters_on_host)
+        * table.step
+        * np.where(table.keeps_gradients > 0, trained_parameters(table, 1), table.trained_unit),
     )
 
 
@@ -224,13 +226,16 @@ def _static_bytes(table: StageTable) -> tuple[FloatArray, FloatArray, FloatArray
     copies = table.copies * table.fp8 * table.matrix_parameters
     narrower, frozen = table.element - table.base, 1 - table.is_trained
     gathered = table.unit_bytes + table.copies * table.fp8 * table.unit_matrices
-    weights = table.element * owned_parameters(table, 3) + np.where(table.zero >= 3, gathered, copies)
+    weights = table.element * owned_parameters(table, 3)
     weights -= np.where(table.zero >= 3, 0.0, table.only_copies * table.element * table.matrix_parameters)
     own, experts = _shards(table, 3)
     in_experts = frozen * (table.expert_parameters - table.trained_experts)
     weights -= narrower * ((table.matrix_parameters - in_experts) / own + in_experts / experts)
+    shards = 1 - table.parameters_on_host  # of weights and gradients, on the GPU
+    weights = shards * weights + np.where(table.zero >= 3, gathered, copies)
     in_units = (table.zero >= 2) | (table.keeps_gradients == 0)
-    gradients = table.gradient * (table.keeps_gradients * trained_parameters(table, 2) + in_units * table.trained_unit)
+    kept = shards * table.keeps_gradients * trained_parameters(table, 2)
+    gradients = table.gradient * (kept + in_units * table.trained_unit)
     gradients += table.whole_gradients * table.element * trained_parameters(table, NEVER)
     gradients += table.flat_gradients * table.element * (table.own_parameters + table.expert_parameters)
     own, experts = _shards(table, 1)

@@ -151,7 +151,8 @@ def narrow_copies(table: StageTable) -> FloatArray:
     have the format of the weights.
     """
     narrow = (table.zero >= 3) * (table.element < 4)
-    shards = (table.element + table.gradient - 4) * trained_parameters(table, 3)
+    on_gpu = 1 - table.parameters_on_host
+    shards = on_gpu * (table.element + table.gradient - 4) * trained_parameters(table, 3)
     copies: FloatArray = narrow * (shards + (table.gradient - table.element) * table.trained_unit)
     return copies
 

@@ -38,6 +38,8 @@ class StageTable:
     offloaded, on_host
         Bytes of a chunk and micro-batch that the host holds between the passes, for the layers in flight; and the
         fraction of the optimizer's states on the host.
+    parameters_on_host
+        1 if the host keeps the shards of weights and gradients.
     muon
         1 if the matrices of layers have no second moment.
     copies
@@ -138,6 +140,7 @@ class StageTable:
     whole_gradients: FloatArray
     offloaded: FloatArray
     on_host: FloatArray
+    parameters_on_host: FloatArray
     layers: FloatArray
     chunk_layers: FloatArray
     later_layers: FloatArray

@@ -238,7 +238,7 @@ def _training_columns(rows: _Rows, rank: OnRank) -> Columns:
     training, tp, sharing = rows.training, rows.tensor, rows.column("sharing_ranks")
     zero, recipe = rows.column("sharding_stage"), rows.training.recipe
     ranks_of_experts = rows.column("expert_model_parallel_size") * rows.column("expert_tensor_size")
-    host = np.array([host_keeps(training, each).optimizer_offload_fraction for each in rows.configs])
+    host = [host_keeps(training, each) for each in rows.configs]
     return {
         "tokens": rank.tokens[rows.config_of_row],
         "logit_tokens": rank.tokens[rows.config_of_row] / training.loss_chunks,
@@ -258,7 +258,8 @@ def _training_columns(rows: _Rows, rank: OnRank) -> Columns:
         "only_copies": training.fp8_param_gather,
         "keeps_gradients": OPTIMIZERS[training.optimizer].keeps_gradients,
         "whole_gradients": _adds_up_whole(rows),
-        "on_host": host[rows.config_of_row],
+        "on_host": np.array([kept.optimizer_offload_fraction for kept in host])[rows.config_of_row],
+        "parameters_on_host": np.array([kept.parameters for kept in host])[rows.config_of_row],
         "tensor": tp,
     }
 

@@ -357,8 +357,8 @@ class SpaceOptions:
     offload: Annotated[
         Words | None,
         _parallel(
-            "Allowed offload to the host's memory, if GPU memory is too small: none,optimizer,optimizer:0.5,layers:8, "
-            "or modules such as qkv_linear+core_attn. [default: as in --launch]"
+            "Allowed offload to the host's memory, if GPU memory is too small: none,optimizer,optimizer:0.5, "
+            "parameters (shards of ZeRO 3), layers:8, or modules such as qkv_linear+core_attn. [default: the launch's]"
         ),
     ] = None
     context_parallel: Annotated[

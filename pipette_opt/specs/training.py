@@ -1,7 +1,9 @@
 """Training job: batch, sequence length, number formats and options of one iteration."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pipette_opt.base.offload import NOTHING, Offload
@@ -63,10 +65,14 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "overlap_moe_expert_parallel_comm": (False, True),
     "cuda_graph": (False, True),
     "overlap_cpu_optimizer_d2h_h2d": (False, True),
+    "offload_parameters": (False, True),
     "unequal_microbatches": (False, True),
     "packed": (False, True),
 }
 """Allowed values of the fields of :class:`TrainingSpec` that have a fixed set of values."""
+
+SHARDS_ON_HOST: Mapping[str, Any] = MappingProxyType({"optimizer_offload_fraction": 1.0, "offload_parameters": True})
+"""Fields of a training whose shards of weights, gradients and optimizer states are in the host's memory."""
 
 LARGEST = 10**9
 """Largest accepted sequence length and global batch size; no iteration has more. Chosen."""
@@ -182,6 +188,9 @@ class TrainingSpec:
         Modules of every layer whose inputs are offloaded (Megatron-Core's fine-grained offloading).
     optimizer_offload_fraction, overlap_cpu_optimizer_d2h_h2d
         Share of the optimizer's states that the host keeps and steps; whether their copies overlap that step.
+    offload_parameters
+        Whether the host also keeps the shards of weights and gradients under ZeRO 3
+        (:class:`~pipette_opt.base.offload.Offload`).
     whole_gradients
         Whether ranks that share gradients (ZeRO 2 and 3) keep them whole between micro-batches, in the format of the
         parameters, and reduce them once: PyTorch's fully sharded data parallelism under ``no_sync``.
@@ -231,6 +240,7 @@ class TrainingSpec:
     cpu_offloading_num_layers: int = 0
     offload_modules: tuple[str, ...] = ()
     optimizer_offload_fraction: float = 0.0
+    offload_parameters: bool = False
     overlap_cpu_optimizer_d2h_h2d: bool = False
     whole_gradients: bool = False
     other_arguments: tuple[tuple[str, ...], ...] | None = None
@@ -274,6 +284,7 @@ class TrainingSpec:
             return NOTHING
         return Offload(
             optimizer_offload_fraction=self.optimizer_offload_fraction,
+            parameters=self.offload_parameters,
             cpu_offloading_num_layers=self.cpu_offloading_num_layers,
             offload_modules=self.offload_modules,
         )

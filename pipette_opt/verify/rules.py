@@ -332,7 +332,10 @@ def _state_bytes(instance: Instance, plan: Plan, stage: int) -> float:
     recipe, adapters = training.recipe, model.adapters
     only_copies = recipe is not None and training.fp8_param_gather
     held = training.gradient_bytes + min(instance.stack.memory.parameter_bytes, 0.0)
-    on_gpu = 1.0 - host_keeps(training, config).optimizer_offload_fraction
+    offload = host_keeps(training, config)
+    if offload.parameters:
+        return 0.0
+    on_gpu = 1.0 - offload.optimizer_offload_fraction
     weight = recipe.copies * recipe.element_bytes if recipe is not None and only_copies else training.parameter_bytes
 
     def state_bytes(owners: float) -> float:

@@ -6,9 +6,12 @@ import pytest
 from factories import A100_80, LLAMA_8B, make_cluster, make_config, make_job
 
 from pipette_opt.costs.compute import head_times_s, layer_times_s, look_up_s
-from pipette_opt.costs.unit_copies import copies_s, layer_copies_s
+from pipette_opt.costs.unit_copies import copies_s, host_copies_s, layer_copies_s, layer_host_copies_s
+from pipette_opt.layers.adapters import Adapters, linears_of
+from pipette_opt.layers.parameters import layer_parameters, trained_layer_parameters
 from pipette_opt.parallel import ParallelConfig
-from pipette_opt.specs import DEFAULT_STACK
+from pipette_opt.specs import DEFAULT_STACK, StackSpec
+from pipette_opt.specs.training import SHARDS_ON_HOST
 
 FSDP = replace(DEFAULT_STACK, family="fsdp")
 
@@ -53,3 +56,29 @@ def test_they_lengthen_layers_and_ends(stage: int) -> None:
     )
     of_look_up = look_up_s(*ends, FSDP) - look_up_s(*ends, DEFAULT_STACK)
     assert 2 * of_look_up == pytest.approx(sum(copies_s(matrix, matrix, job.training, config, A100_80, FSDP)))
+
+
+@pytest.mark.parametrize(("stack", "wide"), [(FSDP, 4), (DEFAULT_STACK, 2)], ids=["fsdp", "others"])
+def test_shards_come_from_the_host(stack: StackSpec, wide: int) -> None:
+    """By hand: an eighth of a layer, in FSDP2 as fp32; back go fp32 gradients. A slow host bounds layers and ends."""
+    job, config = make_job(make_cluster(1), LLAMA_8B, stack=stack), sharded(3)
+    training = replace(job.training, **SHARDS_ON_HOST)
+    kind, slow = LLAMA_8B.layers[0], replace(A100_80, host_bytes_per_s=1e6)
+    parameters = layer_parameters(LLAMA_8B, kind).total
+    copies = layer_host_copies_s(LLAMA_8B, training, config, slow, stack, kind)
+    assert copies == pytest.approx((wide * parameters / 8 / 1e6, 4 * parameters / 8 / 1e6))
+    assert layer_host_copies_s(LLAMA_8B, job.training, config, slow, stack, kind) == (0.0, 0.0)
+    assert layer_times_s(replace(job, training=training), config, slow) == pytest.approx(copies)
+    ends = host_copies_s(128256 * 4096, 128256 * 4096, LLAMA_8B, training, config, slow, stack)
+    assert look_up_s(LLAMA_8B, training, config, slow, stack) == pytest.approx(max(ends))
+    assert head_times_s(LLAMA_8B, training, config, slow, stack) == pytest.approx(ends, rel=1e-3)
+
+
+def test_frozen_shards_come_in_their_format() -> None:
+    """4-bit matrices beside adapters: half a byte each, both ways; only gradients of adapters go back."""
+    model = replace(LLAMA_8B, adapters=Adapters(rank=8, targets=linears_of(LLAMA_8B), base="nf4"))
+    training = replace(make_job(make_cluster(1), model).training, **SHARDS_ON_HOST)
+    own, all_of_them = (size(model, model.layers[0]).total for size in (trained_layer_parameters, layer_parameters))
+    copies = layer_host_copies_s(model, training, sharded(3), A100_80, FSDP, model.layers[0])
+    bytes_of_both = 0.5625 * all_of_them + 4 * own
+    assert copies == pytest.approx((bytes_of_both / 8 / A100_80.host_bytes_per_s,) * 2)

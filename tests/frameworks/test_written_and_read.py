@@ -106,6 +106,28 @@ def test_adapters_come_back(framework: str, base: str, tmp_path: Path) -> None:
             assert given.finetune.applied(LLAMA_8B) == model
 
 
+@pytest.mark.parametrize("framework", ["accelerate", "torchtitan", "deepspeed"])
+def test_shards_on_the_host_come_back(framework: str, tmp_path: Path) -> None:
+    """What the search put there is what the launch keeps there; other sharding than ZeRO 3 is refused."""
+    job = job_of(framework)
+    config = next(config for config in configurations(job) if config.sharding_stage == 3)
+    written(job, replace(config, offload="parameters"), tmp_path / "launch")
+    instance, read = read_back(job, tmp_path / "launch")
+    assert replace(read, tp_comm_overlap=config.tp_comm_overlap) == config
+    assert instance.training.offload.word == "parameters"
+    text = (tmp_path / "launch").iterdir()
+    changes = (
+        ("reshard_after_forward: true", "reshard_after_forward: false"),
+        ('"always"', '"never"'),
+        ('"stage": 3', '"stage": 2'),
+    )
+    for path in text:
+        for old, new in changes:
+            path.write_text(path.read_text().replace(old, new).replace("--zero-stage 3", "--zero-stage 2"))
+    with pytest.raises(InputError, match="which is modelled with"):
+        read_back(job, tmp_path / "launch")
+
+
 @pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name not in ("accelerate", "nemo")])
 def test_frameworks_without_adapters_refuse_them(framework: str) -> None:
     """Before the search, with what writes them."""

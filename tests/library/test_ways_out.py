@@ -20,14 +20,15 @@ def refusal(**options: object) -> str:
 
 
 def test_single_changes_that_fit_are_named_with_their_price() -> None:
-    """Fewer bits of frozen weights do, the optimizer's states do not; the fastest comes first."""
+    """Fewer bits of frozen weights do, and shards on the host; other states do not; the fastest comes first."""
     text = refusal(model="qwen3-14b", finetune="lora", framework="accelerate")
     assert text.startswith("Each of these alone makes it fit:\n  --")
     ways = [line.strip() for line in text.splitlines()[1:] if line.startswith("  --")]
     seconds = [float(re.search(r": ([0-9.]+) s, ([0-9.]+) GiB, tp1 pp1 dp2", way)[1]) for way in ways]  # type: ignore[index]
     assert seconds == sorted(seconds)
     assert sum(way.startswith("--finetune qlora: ") for way in ways) == 1
-    assert not any("--offload" in way or "--optimizer" in way for way in ways)
+    assert sum(way.startswith("--offload none,parameters: ") for way in ways) == 1
+    assert not any("--optimizer" in way for way in ways)
     assert "These requirements cannot be met together" in text
 
 

@@ -12,7 +12,7 @@ from pipette_opt.memory.formula import FormulaBytes, formula_bytes
 from pipette_opt.memory.table import stage_table
 from pipette_opt.specs import ModelSpec, TrainingSpec
 from pipette_opt.specs.optimizers import OPTIMIZERS
-from pipette_opt.specs.training import optimizer_fields
+from pipette_opt.specs.training import SHARDS_ON_HOST, optimizer_fields
 
 MATRICES = sum(n * k for kind in LLAMA_8B.layers for part in LLAMA_8B.branches(kind) for n, k, _ in part.products)
 """Parameters of the matrices of all layers."""
@@ -107,6 +107,18 @@ def test_flat_frozen_weights_have_gradients(base: str, zero: int) -> None:
     more = bytes_of(flat, dp=8, zero=zero).gradients[0] - bytes_of(model, dp=8, zero=zero).gradients[0]
     layers = MATRICES + 32 * 2 * LLAMA_8B.hidden_size + num_trained_parameters(model)
     assert more == (2 * layers if (base, zero) == ("16-bit", 3) else 0)
+
+
+@pytest.mark.parametrize("base", ["", "16-bit", "nf4"])
+def test_shards_on_the_host_leave_units(base: str) -> None:
+    """Of weights, gradients and states only gathered units stay, and the step is the host's."""
+    model = lora(base) if base else LLAMA_8B
+    found, whole = bytes_of(model, dp=8, zero=3, **SHARDS_ON_HOST), bytes_of(model, dp=8, zero=3)
+    alone = bytes_of(model)
+    assert whole.weights[0] - found.weights[0] == pytest.approx(alone.weights[0] / 8)
+    assert whole.gradients[0] - found.gradients[0] == pytest.approx(alone.gradients[0] / 8)
+    assert found.optimizer[0] == found.step_work[0] == 0
+    assert found.saved[0] == whole.saved[0]
 
 
 @pytest.mark.parametrize("base", ["16-bit", "nf4"])
