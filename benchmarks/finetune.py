@@ -28,6 +28,9 @@ from pipette_opt.specs import StackSpec
 TABLES = ("finetune_memory.csv", "mlperf_v51_lora.csv")
 """Tables of public runs in the shared folder."""
 
+MLPERF = "MLPerf 5.1"
+"""Name of the rows with a submitter."""
+
 SAFE = 0.1
 """Risk of running out of memory up to which a plan is called safe: the default of ``--max-oom-risk``."""
 
@@ -55,10 +58,10 @@ def predicted(path: Path, stack: StackSpec) -> pd.DataFrame:
         lines.append(
             {
                 "run": run,
-                "source": run.source.partition(" ")[0].partition("@")[0],
+                "source": MLPERF if run.cells.get("submitter") else run.source,
                 "submitter": run.cells.get("submitter", ""),
                 "gpu": run.gpu_name,
-                "framework": (run.cells.get("framework") or "MLPerf 5.1").partition(" ")[0],
+                "framework": (run.cells.get("framework") or MLPERF).partition(" ")[0],
                 "method": run.cells.get("method") or "lora",
                 "kind": run.cells.get("peak_kind") or "not said",
                 "GPUs": run.num_gpus,
@@ -123,12 +126,12 @@ def make(_: argparse.Namespace) -> Iterator[str]:
 
 
 def _answer(rows: pd.DataFrame, peaks: pd.DataFrame, timed: pd.DataFrame) -> str:
-    said, others = (peaks[(peaks["kind"] == "not said") == silent]["peak error"].abs() for silent in (False, True))
+    of_kind, others = (peaks[(peaks["kind"] == "not said") == silent]["peak error"].abs() for silent in (False, True))
     failed = rows[rows["oom"].eq(True) & rows["risk"].notna()]
     safe = int((failed["risk"] <= SAFE).sum())
     return (
-        f"Peaks of public runs of fine-tuning are off by {said.median():.0%} where the source says what it measured "
-        f"(median of {len(said)}), and by {others.median():.0%} where it does not ({len(others)}). Of {len(failed)} "
+        f"Peaks of public runs of fine-tuning are off by {of_kind.median():.0%} where the source says what it measured "
+        f"(median of {len(of_kind)}), and by {others.median():.0%} where it does not ({len(others)}). Of {len(failed)} "
         f"runs that ran out of memory, {safe} are called safe. Seconds are off by "
         f"{timed['time error'].abs().median():.0%} (median of {len(timed)}), and by {after_one(timed).median():.0%} "
         "once one run of the source is known."
