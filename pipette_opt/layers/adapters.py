@@ -99,7 +99,7 @@ class Adapters:
     base
         Format of the frozen matrices of layers; embeddings, head, norms and routers stay in 16 bits.
     dropout
-        Probability of dropping an input of an adapter; above 0 each adapter keeps a copy of its input.
+        Probability of dropping an input of an adapter; above 0 each adapter keeps a copy in place of its input.
     flat_gradients
         Whether ZeRO 3 flattens 16-bit weights of a layer with its adapters into one tensor, which has whole gradients
         between micro-batches: PyTorch's first FSDP with ``use_orig_params`` ("gradient memory usage will be higher than
@@ -189,11 +189,15 @@ def check_targets(model: "ModelSpec") -> None:
 
 
 def needed(branch: Branch, tensor: Kept) -> bool:
-    """Return whether a kept tensor is needed: an input of frozen matrices only is not, unless one has an adapter."""
+    """
+    Return whether a kept tensor is needed.
+
+    An input of frozen matrices only is not, unless one of these has an adapter without a dropped copy of its own.
+    """
     adapters = branch.model.adapters
     if adapters is None or (adapters.keeps_inputs and adapters.is_quantised) or not tensor.input_of:
         return True
-    return any(name in adapters.targets for name in tensor.input_of)
+    return not adapters.dropout and any(name in adapters.targets for name in tensor.input_of)
 
 
 def adapter_kept(branch: Branch, rank: OnRank) -> tuple[Kept, ...]:

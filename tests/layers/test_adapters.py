@@ -84,11 +84,12 @@ def test_a_frozen_matrix_keeps_its_input_only_for_an_adapter() -> None:
     with_last = kept_bytes(with_adapters(LLAMA_8B, 4, ("down_proj",)), tokens)
     assert with_last == (attention - 2 * tokens * h, mlp - 2 * tokens * h + 2 * tokens * 4)
     dropped = kept_bytes(with_adapters(LLAMA_8B, 4, ("down_proj",), dropout=0.1), tokens)
-    assert dropped[1] == with_last[1] + 3 * tokens * width  # a copy of the input, and its mask
+    assert dropped[1] == with_last[1] + tokens * width  # a copy in place of the input, and its mask
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("targets", [("gate_proj",), ("down_proj",), MLP_TARGETS])
-def test_autograd_keeps_these_tensors(targets: tuple[str, ...]) -> None:
+def test_autograd_keeps_these_tensors(targets: tuple[str, ...], dropout: float) -> None:
     """PyTorch's own saved tensors of an MLP whose activation is one operation, with frozen matrices and adapters."""
     torch = pytest.importorskip("torch", reason="needs torch")
     tokens, h, width, rank = 16, 32, 48, 4
@@ -101,16 +102,18 @@ def test_autograd_keeps_these_tensors(targets: tuple[str, ...]) -> None:
         )
         for name in targets
     }
-    storages: dict[int, int] = {}
+    storages: dict[int, float] = {}
 
     def kept(tensor: "torch.Tensor") -> "torch.Tensor":
-        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        in_16_bits = 1.0 if tensor.dtype == torch.bool else 0.5
+        storages[tensor.untyped_storage().data_ptr()] = in_16_bits * tensor.untyped_storage().nbytes()
         return tensor
 
     def linear(name: str, x: "torch.Tensor") -> "torch.Tensor":
         out = torch.nn.functional.linear(x, frozen[name])
         if name in halves:
             inner, outer = halves[name]
+            x = torch.native_dropout(x, dropout, True)[0] if dropout else x
             out = out + torch.nn.functional.linear(torch.nn.functional.linear(x, inner), outer)
         return out
 
@@ -132,7 +135,6 @@ def test_autograd_keeps_these_tensors(targets: tuple[str, ...]) -> None:
     for parameter in parameters:
         storages.pop(parameter.untyped_storage().data_ptr(), None)
     model = replace(LLAMA_8B, hidden_size=h, ffn_hidden_size=width, num_attention_heads=2, num_query_groups=2)
-    model = with_adapters(replace(model, kv_channels=16), rank, targets)
-    norms = tokens * (h + 2)  # in 16-bit elements: the input of the norm, and its fp32 scale
-    in_elements = kept_bytes(model, tokens)[1] / 2 - norms
-    assert sum(storages.values()) / 4 == in_elements
+    model = with_adapters(replace(model, kv_channels=16), rank, targets, dropout=dropout)
+    norms = 2 * tokens * (h + 2)  # the input of the norm, and its fp32 scale
+    assert sum(storages.values()) == kept_bytes(model, tokens)[1] - norms
