@@ -106,6 +106,7 @@ def finetune_of_row(row: Cells) -> Finetune | None:
         rank=row.whole("lora_rank"),
         targets=targets or software.lora_targets or None,
         base=base or METHODS[method],
+        dropout=software.lora_dropout,
         flat_gradients=software.flat_gradients,
         keeps_inputs=software.keeps_inputs,
         where=row.where,

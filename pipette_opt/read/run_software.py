@@ -54,6 +54,8 @@ class Software:
         Parts of a micro-batch whose logits exist one after the other in fine-tuning, unless the row says otherwise.
     lora_targets
         Matrices with adapters where the row names none; empty for :data:`~pipette_opt.read.finetune.USUAL_TARGETS`.
+    lora_dropout
+        Dropout of the adapters' inputs; rows have no column for it.
     usual_sharding
         Sharding of fine-tuning on several GPUs, unless the row says otherwise: a word of column ``sharding``.
     flat_gradients
@@ -85,6 +87,7 @@ class Software:
     fused_norm: bool = True
     loss_chunks: int = 1
     lora_targets: str = ""
+    lora_dropout: float = 0.0
     usual_sharding: str = ""
     flat_gradients: bool = False
     keeps_inputs: bool = False
@@ -180,12 +183,15 @@ LITGPT = replace(
     fused_attention=True,
     fused_norm=False,
     lora_targets="q,v",
+    lora_dropout=0.05,
     usual_sharding="fsdp",
     flat_gradients=True,
     keeps_inputs=True,
 )
 """
-litgpt: 16-bit weights, adapters at queries and values, PyTorch's fused attention, norms in eager PyTorch.
+litgpt: 16-bit weights, PyTorch's fused attention, norms in eager PyTorch.
+
+Adapters are at queries and values, with dropout (``lora_dropout: float = 0.05`` in ``finetune/lora.py``).
 
 Quantised weights are bitsandbytes' (``BitsandbytesPrecision``).
 
