@@ -118,7 +118,6 @@ def make(_: argparse.Namespace) -> Iterator[str]:
             "- MLPerf: frozen weights in 16 bits and their fp8 copies are counted, more than most GPUs hold; no "
             "column says how they were stored.",
             "- Two rows of MLPerf name no precision and count as bf16: they are predicted 70 % too slow.",
-            "- The row that is missing has parameters on the host, and a time below its GPUs' bound.",
             f"- {made_by()}",
             "",
         ]

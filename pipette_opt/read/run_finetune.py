@@ -53,6 +53,11 @@ def is_unpacked(cells: Mapping[str, str]) -> bool:
     return is_finetuning(cells) and truth_of(cells.get("packing", "")) is False
 
 
+def has_documents(cells: Mapping[str, str]) -> bool:
+    """Return whether documents of a row of fine-tuning may be shorter than its length: ``packing`` is yes or no."""
+    return is_finetuning(cells) and truth_of(cells.get("packing", "")) is not None
+
+
 def with_usual_cells(row: Cells) -> Cells:
     """
     Return a row of fine-tuning with the cells that others have: degrees of 1, replicas, batch, ZeRO stage, seconds.
@@ -117,9 +122,10 @@ def offload_of_row(row: Cells, num_layers: int) -> dict[str, Any]:
     """Return the fields of :class:`~pipette_opt.specs.TrainingSpec` for column ``offload``, such as ``activation``."""
     given = row.text("offload").lower() if is_finetuning(row.cells) else ""
     words = set(given.partition("(")[0].replace("+", " ").split())
-    if words - {"optimizer", "activation"}:
-        raise InputError(row.where, f"offload must be of optimizer and activation, got {shown(given)}.")
+    if words - {"optimizer", "activation", "param"} or words & {"optimizer", "param"} == {"param"}:
+        raise InputError(row.where, f"offload must be of activation, optimizer or param+optimizer, got {shown(given)}.")
     fields: dict[str, Any] = {"optimizer_offload_fraction": 1.0} if "optimizer" in words else {}
+    fields |= {"offload_parameters": True} if "param" in words else {}
     return fields | ({"cpu_offloading_num_layers": num_layers} if "activation" in words else {})
 
 

@@ -22,7 +22,7 @@ from pipette_opt.read.precision_words import precision_of
 from pipette_opt.read.run_bounds import OF_A_LOG, check_time
 from pipette_opt.read.run_cells import Cells
 from pipette_opt.read.run_finetune import COLUMNS as FINETUNE_COLUMNS
-from pipette_opt.read.run_finetune import METHOD_COLUMN, is_unpacked, with_usual_cells
+from pipette_opt.read.run_finetune import METHOD_COLUMN, has_documents, with_usual_cells
 from pipette_opt.read.run_launches import ARGUMENTS_COLUMN, launch_in_columns, read_launch
 from pipette_opt.read.run_models import EXPERT_COLUMNS, Sizes, model_by_name
 from pipette_opt.read.run_software import FRAMEWORK_COLUMN
@@ -316,7 +316,7 @@ def _check_stage(row: Cells, pp: int | None) -> None:
 
 def _with_units_checked(where: str, run: MeasuredRun) -> MeasuredRun:
     """
-    Return the run, without a time that only samples shorter than the length of the row explain.
+    Return the run, without a time that only documents shorter than the length of the row explain.
 
     ``InputError`` for values that cannot be in seconds, GiB and sequences.
     """
@@ -325,9 +325,9 @@ def _with_units_checked(where: str, run: MeasuredRun) -> MeasuredRun:
     try:
         check_time(where, run)
     except InputError as error:
-        if not is_unpacked(run.cells):
+        if not has_documents(run.cells):
             raise
-        run = replace(run, iter_time_s=None, dropped_time=f"samples are shorter than seq_len: {error.problem}")
+        run = replace(run, iter_time_s=None, dropped_time=f"documents are shorter than seq_len: {error.problem}")
     if run.peak_mem_bytes is not None and run.gpu is not None and run.peak_mem_bytes > 1.3 * run.gpu.gpu.memory_bytes:
         slip = "check the GPU of the log" if run.source == OF_A_LOG else "it must be in GiB, of one GPU"
         raise InputError(

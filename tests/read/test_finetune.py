@@ -89,18 +89,18 @@ def test_rows_that_are_not_priced(row: dict[str, Any]) -> None:
 UNPACKED = {"model": "llama-2-7b", "method": "lora", "seq_len": "1304", "mbs": "2", "peak_mem_gib": "27"}
 
 
-@pytest.mark.parametrize(("packing", "time_s"), [("no", "0.1"), ("no", "0.4"), ("yes", "0.1")])
-def test_times_of_short_samples(packing: str, time_s: str) -> None:
-    """A time that only shorter samples explain is dropped, the rest of the row counts; packed, the row is wrong."""
+@pytest.mark.parametrize(("packing", "time_s"), [("no", "0.1"), ("no", "0.4"), ("yes", "0.1"), ("", "0.1")])
+def test_times_of_short_documents(packing: str, time_s: str) -> None:
+    """A time that only shorter documents explain is dropped, the rest of the row counts; else the row is wrong."""
     cells = {**ROW, **UNPACKED, "packing": packing, "iter_time_s": time_s}
-    if packing == "yes":
+    if not packing:
         with pytest.raises(InputError, match=r"iter_time_s=0\.1 is impossible"):
             read_row("runs.csv, line 2", 0, cells, Path())
         return
     run = read_row("runs.csv, line 2", 0, cells, Path())
     assert run.peak_mem_bytes == 27 * GIB
     assert run.iter_time_s == (None if time_s == "0.1" else 0.4)
-    assert run.dropped_time.startswith("samples are shorter than seq_len: iter_time_s=0.1") is (time_s == "0.1")
+    assert run.dropped_time.startswith("documents are shorter than seq_len: iter_time_s=0.1") is (time_s == "0.1")
 
 
 def test_no_time_follows_from_the_rate_of_short_samples() -> None:
