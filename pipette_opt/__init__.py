@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pipette_opt.library.estimate import estimate as estimate
     from pipette_opt.library.explain import explain as explain
     from pipette_opt.library.export import export as export
+    from pipette_opt.library.pack import pack as pack
     from pipette_opt.library.recommend import recommend as recommend
     from pipette_opt.library.replan import replan as replan
     from pipette_opt.library.solve import solve as solve
@@ -60,6 +61,7 @@ _HOMES = {
     "library.estimate": ("estimate",),
     "library.explain": ("explain",),
     "library.export": ("export",),
+    "library.pack": ("pack",),
     "library.recommend": ("recommend",),
     "library.replan": ("replan",),
     "library.tune": ("tune",),

@@ -18,6 +18,7 @@ from pipette_opt.cli import (
     import_,
     init,
     links,
+    pack,
     profile,
     recommend,
     replan,
@@ -74,6 +75,7 @@ def _program(
 COMMANDS: tuple[Callable[..., Any], ...] = (
     *(solve.solve, estimate.estimate, verify.verify, calibrate.calibrate, backtest.backtest, replan.replan),
     *(report.report, explain.explain, recommend.recommend, tune.tune, links.links, whatif.whatif, export.export),
+    pack.pack,
     *(capture.capture, init.init, catalogue.gpus, catalogue.models),
 )
 """Commands outside of groups, named as their functions, in the order of the help."""
@@ -90,7 +92,7 @@ OUTPUTS = ("out", "csv", "trace", "moves_out", "log")
 """Parameters of commands that name a file to write. ``trace`` is a flag in other programs."""
 
 
-SHOWS_MORE = ("estimate", "explain", "links", "recommend", "replan", "solve", "tune", "verify", "whatif")
+SHOWS_MORE = ("estimate", "explain", "links", "pack", "recommend", "replan", "solve", "tune", "verify", "whatif")
 """Commands with further tables or a search, for which ``-v`` may also follow the command."""
 
 

@@ -1,4 +1,4 @@
-"""Options of ``whatif``, ``replan``, ``explain``, ``recommend`` and ``calibrate``, beside those of their jobs."""
+"""Options of ``whatif``, ``replan``, ``explain``, ``recommend``, ``calibrate`` and ``pack``, beside those of jobs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,3 +178,28 @@ class CalibrateOptions:
     ] = 100
     validate: Annotated[bool, Option(help="Cross-validate over groups of runs.", panel="")] = True
     seed: Annotated[int, Option(help="Seed of every random choice.", minimum=0)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackOptions:
+    """Bins of a step, model and pipeline that give documents their work, and limits of the search."""
+
+    bin: Annotated[int | None, Option(help="Tokens of a packed sequence, e.g. 8192.", panel="", minimum=1)] = None
+    replicas: Annotated[int, Option(help="Number of data-parallel replicas.", panel="", minimum=1)] = 1
+    microbatches: Annotated[
+        int, Option(help="Packed sequences of each replica in a step, one a micro-batch.", panel="", minimum=1)
+    ] = 1
+    model: Annotated[str | None, Option(help="Preset name, or Hugging Face config.json.", panel="")] = None
+    stages: Annotated[int, Option(help="Number of pipeline stages.", panel="", minimum=1)] = 1
+    wait: Annotated[
+        str,
+        Option(
+            help="step: replicas wait for each other once a step (DDP, ZeRO 1 and 2); microbatch: at each micro-batch "
+            "(ZeRO 3, FSDP).",
+            panel="",
+            words=("step", "microbatch"),
+        ),
+    ] = "step"
+    time_limit: Annotated[float, field_of("time_limit").option] = 30.0
+    workers: Annotated[int | None, field_of("workers").option] = None
+    seed: Annotated[int, field_of("seed").option] = 0

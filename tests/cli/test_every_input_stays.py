@@ -53,6 +53,7 @@ TYPED = {
         "backtest runs.csv -o {}: runs.csv",
         "backtest runs.csv --software s.yaml -o {}: s.yaml",
     ],
+    "pack": ["pack lengths.csv --bin 10 --model llama-3-8b -o {}: lengths.csv"],
     "tune": ["tune --replay runs.csv -o {}: runs.csv"],
     "profile compute": [
         "profile compute --model config.json --seq-length 128 --device cpu -o {}: config.json",
@@ -108,6 +109,7 @@ def folder(tmp_path: Path) -> Path:
     content["inputs"]["cluster"] = {"path": "c.yaml", "sha256": "0" * 64, "matrices": {"m.csv": "0" * 64}}
     (tmp_path / "plan.json").write_text(json.dumps(content))
     (tmp_path / "s.yaml").write_text("name: s\n")
+    (tmp_path / "lengths.csv").write_text("5\n")
     for name in ("megatron.log", "anything"):
         (tmp_path / name).write_text("anything")
     return tmp_path

@@ -38,6 +38,7 @@ TYPED = (
     "import runs links.log -o r.csv",
     "init --nodes 2 --gpu h100 -o n.yaml",
     f"benchmark solve {JOB} --time-limit 0.3 --csv rows.csv",
+    "pack counts.csv --bin 100 --model llama-3-8b --time-limit 0.3 -o packing.csv",
     "gpus",
     "models",
 )

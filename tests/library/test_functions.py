@@ -23,7 +23,7 @@ a100-80gb,8,gpt,24,2048,16,50257,2048,64,1,1,1,8,8,2.5
 a100-80gb,8,gpt,24,2048,16,50257,2048,64,1,2,1,4,8,2.9
 """
 TODAY = "--tensor-model-parallel-size 8 --micro-batch-size 1"
-NAMES = ("calibrate", "estimate", "explain", "export", "recommend", "replan", "solve", "whatif")
+NAMES = ("calibrate", "estimate", "explain", "export", "pack", "recommend", "replan", "solve", "whatif")
 
 
 @pytest.fixture(scope="module")
