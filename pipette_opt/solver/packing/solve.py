@@ -47,10 +47,10 @@ def pack_documents(problem: PackingProblem, clock: Clock, workers: int = 1, seed
     clock.watcher.is_prepared = True
     bound = arithmetic = time_bound(problem)
 
-    def search(packing: Packing, share: float = 1.0) -> Packing:
-        time = total_time(problem, packing)
+    def search(start: Packing, share: float = 1.0) -> Packing:
+        time = total_time(problem, best(packing, start))
         clock.report(f"local search (at most {at_most_percent(time / bound - 1)} above the best)")
-        return improved(problem, packing, clock.slice(share), bound * DONE, seed)
+        return improved(problem, start, clock.slice(share), bound * DONE, seed)
 
     def best(*packings: Packing) -> Packing:
         return min(packings, key=lambda each: total_time(problem, each))
