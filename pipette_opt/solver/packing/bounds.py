@@ -31,7 +31,7 @@ def time_bound(problem: PackingProblem) -> int:
     Return a lower bound on the time of all steps, in units of work.
 
     The k-th largest bin holds at least the k-th largest document that is longer than half a bin, and at least the mean
-    of what the k - 1 largest bins leave. Rounds take at least the mean of their bins; the first rounds may be bounded
+    of what the k - 1 largest bins leave. Waves take at least the mean of their bins; the first waves may be bounded
     by their largest bins instead.
     """
     least, most = _sorted_bins(problem)

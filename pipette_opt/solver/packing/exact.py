@@ -54,7 +54,7 @@ def solved(
     for longer, shorter in pairwise(times):
         model.add(longer >= shorter)
     slowest = times[:: problem.num_replicas]
-    total = sum(int(weight) * time for weight, time in zip(problem.round_weights, slowest, strict=True))
+    total = sum(int(weight) * time for weight, time in zip(problem.wave_weights, slowest, strict=True))
     model.add(total >= bound)
     model.minimize(total)
     solver = cp_model.CpSolver()

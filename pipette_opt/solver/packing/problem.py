@@ -50,11 +50,11 @@ class PackingProblem:
         return 0 if self.waits_each_microbatch else self.num_stages - 1
 
     @property
-    def round_weights(self) -> IntArray:
+    def wave_weights(self) -> IntArray:
         """
-        Factor on each round's time in the total, for rounds in the order of their time.
+        Factor on each wave's time in the total, for waves in the order of their time.
 
-        With a wait at each micro-batch the longest round of a step counts P times: its P - 1 further turns fill the
+        With a wait at each micro-batch the longest wave of a step counts P times: its P - 1 further turns fill the
         pipeline.
         """
         if not self.waits_each_microbatch:
@@ -88,7 +88,7 @@ def lane_times(problem: PackingProblem, packing: Packing) -> IntArray:
 def total_time(problem: PackingProblem, packing: Packing) -> int:
     """Return the time of all steps, in units of work."""
     times = -np.sort(-lane_times(problem, packing))
-    return int(problem.round_weights @ times[:: problem.num_replicas])
+    return int(problem.wave_weights @ times[:: problem.num_replicas])
 
 
 def places(problem: PackingProblem, packing: Packing) -> tuple[IntArray, IntArray, IntArray]:
@@ -98,7 +98,7 @@ def places(problem: PackingProblem, packing: Packing) -> tuple[IntArray, IntArra
     within = np.empty(problem.num_bins, np.int64)
     within[order] = np.arange(problem.num_bins) % problem.bins_per_lane
     rank, inside = ranks[packing.lane_of[packing.bin_of]], within[packing.bin_of]
-    rounds, replicas = rank // problem.num_replicas, rank % problem.num_replicas
+    waves, replicas = rank // problem.num_replicas, rank % problem.num_replicas
     if problem.waits_each_microbatch:
-        return rounds // problem.num_microbatches, replicas, rounds % problem.num_microbatches
-    return rounds, replicas, inside
+        return waves // problem.num_microbatches, replicas, waves % problem.num_microbatches
+    return waves, replicas, inside

@@ -2,7 +2,7 @@
 Relaxation of a packing as a CP-SAT model: long documents are placed, short ones are a fluid.
 
 Documents longer than half a bin need a bin each. The others form classes of similar length; a class spreads over groups
-of bins as a fluid. A group is a lane of several bins, or a round of single bins. Its bins without a long document hold
+of bins as a fluid. A group is a lane of several bins, or a wave of single bins. Its bins without a long document hold
 fluid up to their tokens, those with a long document up to what is left of tokens and of the group's largest work.
 """
 
@@ -57,7 +57,7 @@ class Relaxed:
 
 
 def group_size(problem: PackingProblem) -> int:
-    """Return the number of bins of a group: of a lane, or of a round where each lane is a bin."""
+    """Return the number of bins of a group: of a lane, or of a wave where each lane is a bin."""
     return problem.num_replicas if problem.waits_each_microbatch else problem.num_microbatches
 
 
@@ -149,7 +149,7 @@ def _objective(
 ) -> cp_model.LinearExprT:
     """Return the time of all steps from the largest bin and the work of each group."""
     if problem.waits_each_microbatch:
-        return cp_model.LinearExpr.weighted_sum(largest, problem.round_weights.tolist())
+        return cp_model.LinearExpr.weighted_sum(largest, problem.wave_weights.tolist())
     steps = [model.new_int_var(0, most, "") for _ in range(problem.num_steps)]
     for group, (top, total) in enumerate(zip(largest, sums, strict=True)):
         model.add(steps[group // problem.num_replicas] >= problem.largest_weight * top + total)

@@ -37,7 +37,7 @@ def improved(problem: PackingProblem, packing: Packing, clock: Clock, goal: floa
 
 
 class _State:
-    """Packing under change, with works of its bins and times of its lanes and rounds."""
+    """Packing under change, with works of its bins and times of its lanes and waves."""
 
     def __init__(self, problem: PackingProblem, packing: Packing, evenness: float) -> None:
         self.problem, self.evenness = problem, evenness
@@ -52,7 +52,7 @@ class _State:
         return Packing(bin_of=self.bin_of.copy(), lane_of=self.lane_of.copy())
 
     def refresh(self) -> None:
-        """Compute times of lanes, and sort lanes into rounds."""
+        """Compute times of lanes, and sort lanes into waves."""
         problem, works = self.problem, self.works
         by_lane = np.lexsort((-works, self.lane_of)).reshape(-1, problem.bins_per_lane)
         largest = works[by_lane[:, 0]]
@@ -61,18 +61,18 @@ class _State:
         self.other_bin[by_lane[:, 0]] = works[by_lane[:, 1]] if problem.bins_per_lane > 1 else 0
         self.times = self.sums + problem.largest_weight * largest
         ranked = np.argsort(-self.times, kind="stable")
-        self.rounds = ranked.reshape(-1, problem.num_replicas)
-        self.round_of = np.empty(len(ranked), np.int64)
-        self.round_of[ranked] = np.arange(len(ranked)) // problem.num_replicas
+        self.waves = ranked.reshape(-1, problem.num_replicas)
+        self.wave_of = np.empty(len(ranked), np.int64)
+        self.wave_of[ranked] = np.arange(len(ranked)) // problem.num_replicas
         padding = ((0, 0), (0, max(0, 3 - problem.num_replicas)))
-        self.top = np.pad(self.rounds, padding, constant_values=-1)[:, :3]
+        self.top = np.pad(self.waves, padding, constant_values=-1)[:, :3]
         self.top_times = np.where(self.top < 0, 0, self.times[self.top])
-        self.time = int(problem.round_weights @ self.top_times[:, 0])
+        self.time = int(problem.wave_weights @ self.top_times[:, 0])
         self.score = self.time + self.evenness * float(np.square(self.times, dtype=float).sum()) / self.mean / 2
 
     def step(self, rng: np.random.Generator) -> None:
-        """Try the best change of a bin: mostly of a lane that its round waits for."""
-        lane = rng.choice(self.rounds[:, 0]) if rng.random() < 0.7 else rng.integers(len(self.times))
+        """Try the best change of a bin: mostly of a lane that its wave waits for."""
+        lane = rng.choice(self.waves[:, 0]) if rng.random() < 0.7 else rng.integers(len(self.times))
         bins = np.flatnonzero(self.lane_of == lane)
         chosen = rng.choice(bins) if rng.random() < 0.5 else bins[np.argmax(self.works[bins])]
         if not self.move(int(chosen)) and len(bins) > 1 and rng.random() < 0.2:
@@ -130,20 +130,20 @@ class _State:
 
     def changes(self, lane: int, lanes: IntArray, source_time: IntArray, target_time: IntArray) -> FloatArray:
         """
-        Return changes of the score if ``lane`` and one of ``lanes`` take new times and lanes keep their rounds.
+        Return changes of the score if ``lane`` and one of ``lanes`` take new times and lanes keep their waves.
 
         Parameters
         ----------
         source_time, target_time
             New times of ``lane`` and of each of ``lanes``.
         """
-        here, away = np.full_like(lanes, self.round_of[lane]), self.round_of[lanes]
-        weights, both = self.problem.round_weights, np.maximum(source_time, target_time)
+        here, away = np.full_like(lanes, self.wave_of[lane]), self.wave_of[lanes]
+        weights, both = self.problem.wave_weights, np.maximum(source_time, target_time)
 
-        def growth(rounds: IntArray, times: IntArray) -> IntArray:
-            top = self.top[rounds]
-            others = np.where((top == lane) | (top == lanes[:, None]), 0, self.top_times[rounds]).max(axis=1)
-            grown: IntArray = weights[rounds] * (np.maximum(times, others) - self.top_times[rounds, 0])
+        def growth(waves: IntArray, times: IntArray) -> IntArray:
+            top = self.top[waves]
+            others = np.where((top == lane) | (top == lanes[:, None]), 0, self.top_times[waves]).max(axis=1)
+            grown: IntArray = weights[waves] * (np.maximum(times, others) - self.top_times[waves, 0])
             return grown
 
         time = np.where(here == away, growth(here, both), growth(here, source_time) + growth(away, target_time))
