@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipette_opt.base.errors import InputError
+from pipette_opt.base.errors import InputError, shown
 from pipette_opt.base.table import Table, count_cell, share_cell
 from pipette_opt.base.types import IntArray
 from pipette_opt.base.units import at_most_percent, counted, difference, percent, three_digits
@@ -175,6 +175,8 @@ def _documents(lengths: Named | Sequence[int], bin_tokens: int) -> IntArray:
     if isinstance(lengths, str | PathLike):
         where, found = str(lengths), read_lengths(fspath(lengths))
     else:
+        if not (len(lengths) and all(isinstance(length, int | np.integer) and length > 0 for length in lengths)):
+            raise InputError("lengths", f"must be whole numbers >= 1, at least one, got {shown(lengths)}.")
         where, found = "lengths", lengths_of([(length, 1) for length in lengths])
     if found.num_documents > MAX_DOCUMENTS:
         raise InputError(where, f"has {found.num_documents:,} documents; at most {MAX_DOCUMENTS:,} can be packed.")

@@ -56,6 +56,13 @@ def test_lengths_and_model_in_memory() -> None:
     assert (found.step_times, found.gap, found.first_fit) == ((1.0,), 0.0, 1.0)
 
 
+@pytest.mark.parametrize("wrong", [[], [3, 0], [2.5]])
+def test_wrong_lengths_in_memory(wrong: list[int]) -> None:
+    """A list has whole numbers above 0, and at least one."""
+    with pytest.raises(po.InputError, match="lengths: must be whole numbers >= 1, at least one, got"):
+        po.pack(wrong, TINY, bin=10)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
