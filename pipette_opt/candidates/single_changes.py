@@ -15,18 +15,24 @@ from pipette_opt.base.types import Recomputation
 from pipette_opt.candidates.space import RECOMPUTATIONS, SearchSpace
 from pipette_opt.parallel import ParallelConfig
 from pipette_opt.parallel.recompute import OPERATIONS, RECOMPUTE_MODULES, known_word
-from pipette_opt.specs import Instance, ModelSpec
+from pipette_opt.specs import Instance
+from pipette_opt.specs.stack import ON_MEGATRON_CORE
 
 
-def every_recomputation(model: ModelSpec) -> tuple[Recomputation | None, ...]:
-    """Return every choice of recomputation, with every set of the modules that a model has."""
+def every_recomputation(instance: Instance) -> tuple[Recomputation | None, ...]:
+    """
+    Return every choice of recomputation, with every set of the modules that a model has.
+
+    Megatron-Core has no recomputation by operation.
+    """
+    model, operations = instance.model, () if instance.stack.family in ON_MEGATRON_CORE else OPERATIONS
     branches = [branch for kind in dict.fromkeys(model.layers) for branch in model.branches(kind)]
     held = {"core_attn", *(name for branch in branches for name in branch.modules)}
     held |= {"layernorm"} if any(branch.has_own_norm for branch in branches) else set()
     held |= {"moe_act", "moe"} if model.num_experts is not None else set()
     modules = [name for name in RECOMPUTE_MODULES if name in held]
     sets = (chosen for number in range(1, len(modules) + 1) for chosen in subsets(modules, number))
-    return tuple(dict.fromkeys((*RECOMPUTATIONS, *OPERATIONS, *(known_word("+".join(chosen)) for chosen in sets))))
+    return tuple(dict.fromkeys((*RECOMPUTATIONS, *operations, *(known_word("+".join(chosen)) for chosen in sets))))
 
 
 def choices(config: ParallelConfig) -> dict[str, Any]:
@@ -62,7 +68,7 @@ def _changed(
     instance: Instance, space: SearchSpace, config: ParallelConfig, kept: dict[str, Any], name: str
 ) -> SearchSpace:
     """Return the space of the configurations that differ from ``config`` in the field ``name`` only."""
-    values: dict[str, Any] = {**kept, name: every_recomputation(instance.model) if name == "recompute" else None}
+    values: dict[str, Any] = {**kept, name: every_recomputation(instance) if name == "recompute" else None}
     if name in (TENSOR.option, CONTEXT.option) and _is_open(space, EXPERT_TENSOR.option):
         values[EXPERT_TENSOR.option] = None  # by default it is the tensor size
     most = {
