@@ -105,8 +105,8 @@ class Adapters:
         between micro-batches: PyTorch's first FSDP with ``use_orig_params`` ("gradient memory usage will be higher than
         expected (namely, equivalent to not freezing those parameters)", its documentation says).
     keeps_inputs
-        Whether products with quantised matrices keep their inputs, which their backward passes do not need:
-        bitsandbytes (``MatMul4Bit`` and ``MatMul8bitLt`` in ``autograd/_functions.py``).
+        Whether products with quantised matrices keep their inputs, which their backward passes do not need: older
+        releases of bitsandbytes (``MatMul4Bit`` in ``autograd/_functions.py``, until it saved ``(None, B)``).
     """
 
     rank: int = 8

@@ -147,20 +147,18 @@ TRAINERS = replace(
     fused_loss=False,
     fused_norm=False,
     fused_attention=True,
-    keeps_inputs=True,
 )
 """
 Fine-tuning on Hugging Face's trainer (ms-swift, axolotl, LLaMA-Factory, TRL, Unsloth), and prime-rl.
 
 Their defaults recompute layers (``gradient_checkpointing``). Loss and norms are eager, attention is PyTorch's fused one
-(``attn_implementation="sdpa"`` since transformers 4.36). Quantised weights are bitsandbytes'.
+(``attn_implementation="sdpa"`` since transformers 4.36).
 """
 
 TORCHTUNE = replace(
     TRAINERS,
     changes_weights=True,
     loss_chunks=8,
-    keeps_inputs=False,
     fused_step=True,
     alone_optimizer="lomo",
 )
@@ -193,7 +191,7 @@ litgpt: 16-bit weights, PyTorch's fused attention, norms in eager PyTorch.
 
 Adapters are at queries and values, with dropout (``lora_dropout: float = 0.05`` in ``finetune/lora.py``).
 
-Quantised weights are bitsandbytes' (``BitsandbytesPrecision``).
+Quantised weights are those of bitsandbytes 0.42 (``BitsandbytesPrecision``), whose products keep their inputs.
 
 On several GPUs it is PyTorch's first FSDP, by layers with their adapters, and layers are recomputed (``FSDPStrategy``
 and ``activation_checkpointing_policy`` in ``finetune/lora.py``).
