@@ -372,7 +372,10 @@ def sharded_plan(**options: object) -> Plan:
     return plan_of(given, make_config(tp=1, pp=1, dp=16, num_layers=32, **settings), (2, 0, 3, 1))
 
 
-EXPORTABLE: dict[str, Callable[[], Plan]] = {"accelerate": sharded_plan, "torchtitan": llama_plan}
+EXPORTABLE: dict[str, Callable[[], Plan]] = {
+    **dict.fromkeys(("accelerate", "axolotl", "llamafactory", "msswift"), sharded_plan),
+    "torchtitan": llama_plan,
+}
 """Plans for formats that cannot express ``make_plan``."""
 
 

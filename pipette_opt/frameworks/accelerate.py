@@ -39,7 +39,7 @@ from pipette_opt.read.foreign import Source, framework_module
 from pipette_opt.read.frameworks import Framework
 from pipette_opt.read.model import read_model
 from pipette_opt.read.model_names import preset_called
-from pipette_opt.read.optimizer_words import counted_optimizer
+from pipette_opt.read.optimizer_words import WORDS_OF_TRAINERS, counted_optimizer
 from pipette_opt.read.setting_table import Row, Values, approximated, pattern_of, refused, values_of
 from pipette_opt.read.sizing_words import Given
 from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
@@ -51,8 +51,11 @@ CONFIG_FILE = "accelerate.yaml"
 SOFTWARE = "torchtitan"
 """Stack that prices fully sharded data parallelism of PyTorch."""
 
-NOT_CHECKED = "not checked: time and memory are counted as {}'s, and no run below {} was compared"
+NOT_COMPARED = "not checked: time and memory are counted as {}'s, and no run below {} was compared"
 """Note on answers for a framework of which no measured run is known, with the stack and the framework."""
+
+NOT_CHECKED = NOT_COMPARED.format(SOFTWARE, "Accelerate")
+"""Note on answers for Accelerate."""
 
 MICRO_BATCH, STEPS = "per_device_train_batch_size", "gradient_accumulation_steps"
 RECOMPUTES, FSDP_RECOMPUTES = "gradient_checkpointing", "fsdp_activation_checkpointing"
@@ -295,7 +298,7 @@ def trainer_fields(values: Values, config: Mapping[str, Given] | None, framework
         training["cp_comm_type"] = "all_gather"
     software, is_own = own["software"], framework in ("DeepSpeed", "Megatron-DeepSpeed")
     compared = "Accelerate" if framework in ("accelerate", "Hugging Face's Trainer", "DeepSpeed") else framework
-    note = NOT_CHECKED.format(software, compared)
+    note = NOT_COMPARED.format(software, compared)
     return {
         **found,
         **own,
@@ -620,29 +623,76 @@ def preset_named(name: str | None) -> str:
 
 def export_accelerate(plan: Plan) -> dict[str, str]:
     """Return configuration, node order and launch script; raise ``InputError`` if Accelerate cannot run the plan."""
-    found, training = settings(plan), recorded_training(plan)
-    shares = node_shares(plan, "accelerate")
+    training = recorded_training(plan)
     usage = (
         "Then the program and its arguments, e.g. train.py --model_name_or_path meta-llama/Llama-3.1-8B.\n"
         "Attention as the plan has it: "
         + ("a fused kernel (flash or sdpa)." if training.attention_kernel == "flash" else "attn_implementation eager.")
         + f"\n{optimizer_remark(training)}".rstrip()
     )
+    found = settings(plan)
+    words = quoted(list(words_of({name: found.get(name) for name in OF_TRAINERS})))
+    return launched(plan, found, program=f'"$@" {words}', usage=usage)
+
+
+def launched(plan: Plan, found: Mapping[str, Any], *, program: str, usage: str) -> dict[str, str]:
+    """
+    Return Accelerate's configuration, node order and launch script.
+
+    Parameters
+    ----------
+    found
+        Settings of the plan, from :func:`settings`.
+    program
+        Program that Accelerate starts, with its arguments, as words of bash.
+    usage
+        Text of the comment below the usage line of the script.
+    """
+    shares = node_shares(plan, "accelerate")
     agent = [
         f'accelerate launch --config_file {CONFIG_FILE} --machine_rank "$NODE_RANK"',
         '--main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"',
     ]
+    environment = [CUDA_ORDER, *nccl_settings(plan)]
     return {
         CONFIG_FILE: _text(plan, _file_keys(found, len(shares))),
         **nodes_file(shares),
-        "launch.sh": launch_script(
-            shares,
-            usage=usage,
-            settings=[CUDA_ORDER, *nccl_settings(plan)],
-            program=f'"$@" {quoted(list(_trainer_words(found)))}',
-            agent=agent,
-        ),
+        "launch.sh": launch_script(shares, usage=usage, settings=environment, program=program, agent=agent),
     }
+
+
+def optimizer_word(training: TrainingSpec) -> str | None:
+    """Return the optimizer in the words of transformers' trainer; ``None`` for Adam."""
+    return None if training.optimizer == "adam" else WORDS_OF_TRAINERS[training.optimizer]
+
+
+def precision_flags(training: TrainingSpec) -> dict[str, bool]:
+    """Return the flags of transformers' trainer for 16 bits; none in fp32, and none where weights are in 16 bits."""
+    is_16 = training.precision != "fp32" and training.main_params_dtype != "none"
+    return {training.precision: True} if is_16 else {}
+
+
+TRAINER_FILE = "train.yaml"
+"""Settings file of a trainer beside Accelerate's."""
+
+YOURS = "Add your model and data to {}; the lines that are there size the job."
+"""Comment of a launch script whose trainer has a settings file."""
+
+
+def trainer_text(plan: Plan, arguments: Mapping[str, Any], yours: str) -> str:
+    """Return the settings file of a trainer: its own names with the values of a plan; ``yours``: what to add."""
+    head = f"# {plan.config.label()}, global batch {plan.global_batch_size}.\n# Add {yours}.\n"
+    return head + yaml.safe_dump(
+        {name: value for name, value in arguments.items() if value is not None}, sort_keys=False
+    )
+
+
+def refuse_what_trainers_lack(framework: str, model: ModelSpec, training: TrainingSpec) -> None:
+    """Raise ``InputError`` for training that no trainer of transformers' kind has an argument for."""
+    check(model, training)
+    if training.main_params_dtype == "none" and model.adapters is not None:
+        problem = f"is none, but {framework} steps adapters in fp32"
+        raise InputError("main_weights", f"{problem}; leave it out, or export for accelerate.")
 
 
 def settings(plan: Plan) -> dict[str, Any]:
@@ -697,10 +747,9 @@ def _adapter_settings(model: ModelSpec) -> dict[str, Any]:
     }
 
 
-def _trainer_words(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the arguments of the trainer."""
-    for name in OF_TRAINERS:
-        value = found.get(name)
+def words_of(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Yield arguments as words of a command line; those without a value are left out."""
+    for name, value in arguments.items():
         if value is not None:
             yield f"--{name}"
             yield from map(str, value) if isinstance(value, list) else (str(value),)

@@ -2,18 +2,25 @@
 axolotl: its settings in YAML, ``axolotl train`` and ``accelerate launch -m axolotl.cli.train``.
 
 It gives its own names to settings of transformers' trainer, which :mod:`pipette_opt.frameworks.accelerate` reads (keys
-and defaults of ``utils/schemas``; read at 067b021c). Plans are written as Accelerate's or DeepSpeed's files.
+and defaults of ``utils/schemas``; read at 067b021c). Plans are written as its settings, with FSDP 2.
 """
 
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.export.environment import CUDA_ORDER, nccl_settings
+from pipette_opt.export.nodes import node_shares
+from pipette_opt.export.recorded import recorded_model, recorded_training
+from pipette_opt.export.target import Target
+from pipette_opt.export.torchrun import launch_script, nodes_file
 from pipette_opt.frameworks import accelerate
 from pipette_opt.frameworks.accelerate import MAGNITUDES, WHOLE_MATRICES
+from pipette_opt.layers.adapters import Adapters
+from pipette_opt.plans.plan import Plan
 from pipette_opt.read.finetune import Finetune, bitsandbytes_adapters
 from pipette_opt.read.foreign import Source
 from pipette_opt.read.setting_table import Row, Values, approximated, pattern_of, refused, values_of
-from pipette_opt.specs import NotModelled
+from pipette_opt.specs import ModelSpec, NotModelled, TrainingSpec
 
 ADAPTER, RANK, ALL_LINEAR, TARGETS = "adapter", "lora_r", "lora_target_linear", "lora_target_modules"
 BITS_4, BITS_8 = "load_in_4bit", "load_in_8bit"
@@ -251,3 +258,77 @@ def _finetune(values: Values) -> Finetune:
         dropout=values["lora_dropout"],
         where=values.place(TARGETS),
     )
+
+
+SOFTWARE, LAUNCHER, TRAINING, SPACE = accelerate.SOFTWARE, accelerate.LAUNCHER, accelerate.TRAINING, accelerate.SPACE
+"""Stack, order of ranks, fields of the training, and search space: those of Accelerate's sharded data parallelism."""
+
+NOT_CHECKED = accelerate.NOT_COMPARED.format(SOFTWARE, "axolotl")
+"""Note on answers for axolotl."""
+
+
+def check(model: ModelSpec, training: TrainingSpec) -> None:
+    """Raise ``InputError`` for training that axolotl does not have."""
+    accelerate.refuse_what_trainers_lack("axolotl", model, training)
+    if model.adapters is not None and model.adapters.base == "nf4":
+        raise InputError("base_format", "is nf4, but axolotl quantises its constants, too; give nf4-double.")
+
+
+def export_axolotl(plan: Plan) -> dict[str, str]:
+    """Return settings, node order and launch script; ``InputError`` as :func:`check`."""
+    model, training, config = recorded_model(plan), recorded_training(plan), plan.config
+    check(model, training)
+    found, adapters, groups = accelerate.settings(plan), model.adapters, config.num_distributed_optimizer_instances
+    is_4_bit = adapters is not None and adapters.base == "nf4-double"
+    arguments = {
+        ADAPTER: None if adapters is None else "qlora" if is_4_bit else "lora",
+        **({} if adapters is None else _adapter_settings(adapters)),
+        BITS_4: is_4_bit or None,
+        BITS_8: (adapters is not None and adapters.base == "int8") or None,
+        LENGTH: training.seq_length,
+        PACKED: training.packed,
+        MICRO_BATCH: config.micro_batch_size,
+        accelerate.STEPS: found[accelerate.STEPS],
+        RECOMPUTES: False,
+        OPTIMIZER: accelerate.optimizer_word(training),
+        BF16: "full" if training.main_params_dtype == "none" else training.precision == "bf16",
+        "fp16": training.precision == "fp16" or None,
+        "eager_attention" if training.attention_kernel == "unfused" else "sdp_attention": True,
+        "chunked_cross_entropy": training.loss_chunks > 1 or None,
+        "chunked_cross_entropy_num_chunks": training.loss_chunks if training.loss_chunks > 1 else None,
+        "dp_replicate_size": groups if groups > 1 else None,
+        "dp_shard_size": config.data_parallel_size // groups if groups > 1 else None,
+        "fsdp_version": 2,
+        "fsdp_config": {
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "state_dict_type": "SHARDED_STATE_DICT",
+            "reshard_after_forward": found[accelerate.RESHARD],
+            "offload_params": found[accelerate.HOST_SHARDS],
+            "activation_checkpointing": found[accelerate.FSDP_RECOMPUTES],
+        },
+    }
+    shares = node_shares(plan, "axolotl")
+    agent = [
+        f"accelerate launch --num_machines {len(shares)} --num_processes {config.world_size}",
+        '--machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"',
+    ]
+    yours = "base_model and datasets; recomputation is FSDP's"
+    return {
+        accelerate.TRAINER_FILE: accelerate.trainer_text(plan, arguments, yours),
+        **nodes_file(shares),
+        "launch.sh": launch_script(
+            shares,
+            usage=accelerate.YOURS.format(accelerate.TRAINER_FILE),
+            settings=[CUDA_ORDER, *nccl_settings(plan)],
+            program=f'-m axolotl.cli.train {accelerate.TRAINER_FILE} "$@"',
+            agent=agent,
+        ),
+    }
+
+
+def _adapter_settings(adapters: Adapters) -> dict[str, Any]:
+    """Return the settings of adapters."""
+    return {RANK: adapters.rank, "lora_dropout": adapters.dropout, TARGETS: list(adapters.targets)}
+
+
+TARGET = Target(export_axolotl, "train.yaml, launch.sh, nodes.txt")

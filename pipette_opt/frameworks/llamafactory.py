@@ -2,16 +2,21 @@
 LLaMA-Factory: its settings in YAML, and ``llamafactory-cli train`` with words behind the file.
 
 It takes the arguments of transformers' trainer, which :mod:`pipette_opt.frameworks.accelerate` reads, and its own
-(``src/llamafactory/hparams``; read at ff6d4d12). Plans for it are written as Accelerate's or DeepSpeed's configuration.
+(``src/llamafactory/hparams``; read at ff6d4d12). Plans are written as its settings beside Accelerate's configuration.
 """
 
 from typing import Any
 
+from pipette_opt.export.recorded import recorded_model, recorded_training
+from pipette_opt.export.target import Target
 from pipette_opt.frameworks import accelerate
 from pipette_opt.frameworks.accelerate import MAGNITUDES, WHOLE_MATRICES
+from pipette_opt.layers.adapters import Adapters
+from pipette_opt.plans.plan import Plan
 from pipette_opt.read.finetune import Finetune, bitsandbytes_adapters
 from pipette_opt.read.foreign import Source
 from pipette_opt.read.setting_table import Row, Values, approximated, pattern_of, refused, values_of
+from pipette_opt.specs import ModelSpec, TrainingSpec
 
 METHOD, STAGE, BITS, LENGTH = "finetuning_type", "stage", "quantization_bit", "cutoff_len"
 PURE, FLASH, WHOLE_LAYERS = "pure_bf16", "flash_attn", "disable_gradient_checkpointing"
@@ -148,3 +153,57 @@ def _finetune(values: Values) -> Finetune:
         dropout=values["lora_dropout"],
         where=values.place("lora_target"),
     )
+
+
+SOFTWARE, LAUNCHER, TRAINING, SPACE = accelerate.SOFTWARE, accelerate.LAUNCHER, accelerate.TRAINING, accelerate.SPACE
+"""Stack, order of ranks, fields of the training, and search space: those of Accelerate's sharded data parallelism."""
+
+NOT_CHECKED = accelerate.NOT_COMPARED.format(SOFTWARE, "LLaMA-Factory")
+"""Note on answers for LLaMA-Factory."""
+
+
+def check(model: ModelSpec, training: TrainingSpec) -> None:
+    """Raise ``InputError`` for training that LLaMA-Factory does not have."""
+    accelerate.refuse_what_trainers_lack("LLaMA-Factory", model, training)
+
+
+def export_llamafactory(plan: Plan) -> dict[str, str]:
+    """Return settings, Accelerate's configuration, node order and launch script; ``InputError`` as :func:`check`."""
+    model, training = recorded_model(plan), recorded_training(plan)
+    check(model, training)
+    found, adapters = accelerate.settings(plan), model.adapters
+    bits = None if adapters is None or adapters.base == "16-bit" else 8 if adapters.base == "int8" else 4
+    arguments = {
+        STAGE: "sft",
+        METHOD: "full" if adapters is None else "lora",
+        **({} if adapters is None else _adapter_settings(adapters)),
+        BITS: bits,
+        "double_quantization": None if bits != 4 else adapters is not None and adapters.base == "nf4-double",
+        LENGTH: training.seq_length,
+        "packing": training.packed,
+        **{name: found[name] for name in (accelerate.MICRO_BATCH, accelerate.STEPS)},
+        WHOLE_LAYERS: True,
+        "enable_liger_kernel": training.loss_chunks > 1,
+        FLASH: "auto" if training.attention_kernel == "flash" else "disabled",
+        accelerate.OPTIMIZER: accelerate.optimizer_word(training),
+        **accelerate.precision_flags(training),
+        PURE: training.main_params_dtype == "none" or None,
+    }
+    yours = "model_name_or_path, template, dataset and output_dir; recomputation is Accelerate's"
+    return {
+        accelerate.TRAINER_FILE: accelerate.trainer_text(plan, arguments, yours),
+        **accelerate.launched(
+            plan,
+            found,
+            program=f'-m llamafactory.launcher {accelerate.TRAINER_FILE} "$@"',
+            usage=accelerate.YOURS.format(accelerate.TRAINER_FILE),
+        ),
+    }
+
+
+def _adapter_settings(adapters: Adapters) -> dict[str, Any]:
+    """Return the settings of adapters."""
+    return {"lora_rank": adapters.rank, "lora_dropout": adapters.dropout, "lora_target": ",".join(adapters.targets)}
+
+
+TARGET = Target(export_llamafactory, "train.yaml, accelerate.yaml, launch.sh, nodes.txt")

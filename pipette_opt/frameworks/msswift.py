@@ -14,14 +14,19 @@ from itertools import takewhile
 from typing import Any
 
 from pipette_opt.base.errors import InputError, shown
+from pipette_opt.export.recorded import recorded_model, recorded_training
+from pipette_opt.export.target import Target
 from pipette_opt.frameworks import accelerate
 from pipette_opt.frameworks.accelerate import MAGNITUDES, WHOLE_MATRICES
+from pipette_opt.layers.adapters import Adapters
+from pipette_opt.plans.plan import Plan
 from pipette_opt.read.finetune import Finetune, bitsandbytes_adapters
 from pipette_opt.read.foreign import Source
 from pipette_opt.read.megatron_args import MegatronArgs, parse_megatron_args
 from pipette_opt.read.megatron_table import MegatronOption, megatron_options
 from pipette_opt.read.setting_table import FALSE, TRUE, Row, Values, approximated, pattern_of, refused, values_of
 from pipette_opt.read.sizing_words import Given
+from pipette_opt.specs import ModelSpec, TrainingSpec
 
 METHOD, TARGETS, BITS, LENGTH, PACKED, PACKED_LENGTH = (
     "tuner_type",
@@ -200,7 +205,8 @@ def _of_trainer(source: Source) -> dict[str, Any]:
         ),
     }
     found = accelerate.trainer_fields(accelerate.in_names_of_trainer(values, own), config, source.framework.name)
-    in_16 = is_16 and finetune.method == "full" and config is None and not values[accelerate.FSDP]
+    is_sharded = values[accelerate.FSDP] or str(values[accelerate.KIND]).upper() == "FSDP"
+    in_16 = is_16 and finetune.method == "full" and config is None and not is_sharded
     training = {**found["training_fields"], **(accelerate.IN_16_BITS if in_16 else {})}
     return {**found, "finetune": finetune, "training_fields": training, "num_processes": processes}
 
@@ -266,7 +272,7 @@ def _of_megatron(source: Source) -> dict[str, Any]:
         "notes": (
             *values.notes,
             *launch.notes,
-            accelerate.NOT_CHECKED.format("Megatron-Core", "ms-swift"),
+            accelerate.NOT_COMPARED.format("Megatron-Core", "ms-swift"),
             *notes,
         ),
     }
@@ -314,3 +320,56 @@ def _usual(values: Values, theirs: Mapping[str, Given]) -> list[str]:
 
 def _written(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+SOFTWARE, LAUNCHER, TRAINING, SPACE = accelerate.SOFTWARE, accelerate.LAUNCHER, accelerate.TRAINING, accelerate.SPACE
+"""Stack, order of ranks, fields of the training, and search space: those of Accelerate's sharded data parallelism."""
+
+NOT_CHECKED = accelerate.NOT_COMPARED.format(SOFTWARE, "ms-swift")
+"""Note on answers for ms-swift."""
+
+
+def check(model: ModelSpec, training: TrainingSpec) -> None:
+    """Raise ``InputError`` for training that ms-swift does not have."""
+    accelerate.refuse_what_trainers_lack("ms-swift", model, training)
+    if training.main_params_dtype == "none":
+        problem = "is none, but ms-swift below FSDP keeps fp32 copies of the weights"
+        raise InputError("main_weights", f"{problem}; leave it out, or export for llamafactory or axolotl.")
+
+
+def export_msswift(plan: Plan) -> dict[str, str]:
+    """Return Accelerate's configuration, node order and launch script; ``InputError`` as :func:`check`."""
+    model, training = recorded_model(plan), recorded_training(plan)
+    check(model, training)
+    found, adapters = accelerate.settings(plan), model.adapters
+    bits = None if adapters is None or adapters.base == "16-bit" else 8 if adapters.base == "int8" else 4
+    arguments = {
+        METHOD: "full" if adapters is None else "lora",
+        **({} if adapters is None else _adapter_arguments(adapters)),
+        BITS: bits,
+        "quant_method": bits and "bnb",
+        "bnb_4bit_use_double_quant": None if bits != 4 else adapters is not None and adapters.base == "nf4-double",
+        LENGTH: training.seq_length,
+        PACKED: training.packed,
+        **{name: found[name] for name in (accelerate.MICRO_BATCH, accelerate.STEPS)},
+        accelerate.RECOMPUTES: False,
+        DTYPE: {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[training.precision],
+        "attn_impl": "sdpa" if training.attention_kernel == "flash" else "eager",
+        accelerate.LIGER: training.loss_chunks > 1 or None,
+        accelerate.OPTIMIZER: accelerate.optimizer_word(training),
+    }
+    words = shlex.join(word.lower() if word in ("True", "False") else word for word in accelerate.words_of(arguments))
+    return accelerate.launched(
+        plan,
+        found,
+        program=f'-m swift.cli.sft {words} "$@"',
+        usage="Then --model, --dataset and what else swift sft takes. Recomputation is Accelerate's.",
+    )
+
+
+def _adapter_arguments(adapters: Adapters) -> dict[str, Any]:
+    """Return the arguments of adapters."""
+    return {"lora_rank": adapters.rank, "lora_dropout": adapters.dropout, TARGETS: list(adapters.targets)}
+
+
+TARGET = Target(export_msswift, "accelerate.yaml, launch.sh, nodes.txt", programs=("ms-swift", "swift"))

@@ -197,7 +197,7 @@ def _not_checked(job: "Job") -> list[str]:
     from pipette_opt.read.foreign import framework_module
 
     note = getattr(framework_module(job.framework), "NOT_CHECKED", "") if job.framework else ""
-    return [note.format(job.instance.stack.name, job.framework.capitalize())] if note else []
+    return [note] if note else []
 
 
 def _with_ways_out(error: InfeasibleError, job: "Job", space: SearchSpace, search: SearchOptions) -> InfeasibleError:

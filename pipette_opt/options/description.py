@@ -221,7 +221,7 @@ class JobOptions:
             "Framework that is to run the plan: only plans that it can express are searched, and its software prices "
             "them.",
             panel="The search space",
-            words=("accelerate", "deepspeed", "megatron", "nemo", "torchtitan"),
+            words=("accelerate", "axolotl", "deepspeed", "llamafactory", "megatron", "msswift", "nemo", "torchtitan"),
         ),
     ] = None
     measured_runs: Annotated[

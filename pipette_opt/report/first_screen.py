@@ -68,7 +68,7 @@ MAX_HOSTS_SHOWN = 60
 """Maximum characters for stages and hosts; a longer list shows its first and last row. Chosen: a line."""
 
 
-WRITES_ADAPTERS = ("accelerate", "nemo")
+WRITES_ADAPTERS = ("accelerate", "axolotl", "llamafactory", "msswift", "nemo")
 """Formats of ``export`` that write adapters; the latter those on 16-bit weights."""
 
 FORMATS_OF_SOFTWARE = ("torchtitan", "deepspeed")

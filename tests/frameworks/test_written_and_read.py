@@ -32,6 +32,12 @@ WITH_EXPERTS = read_model("qwen3-30b-a3b")
 
 SIMPLE = make_config(tp=1, pp=1, dp=16, num_layers=32)
 
+QUANTISED = ("16-bit", "int8", "nf4", "nf4-double")
+"""Formats of frozen weights that bitsandbytes has, and 16 bits."""
+
+OF_TRAINERS = ("accelerate", "axolotl", "llamafactory", "msswift")
+"""Frameworks whose plans are sharded data parallelism below transformers' trainer."""
+
 NUM_PLANS = 40
 """Plans of each framework that are written and read."""
 
@@ -91,7 +97,11 @@ def test_plans_come_back(framework: str, model: ModelSpec, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("framework", "base"),
-    [*(("accelerate", base) for base in ("16-bit", "int8", "nf4", "nf4-double")), ("nemo", "16-bit")],
+    [
+        *((name, base) for name in ("accelerate", "llamafactory", "msswift") for base in QUANTISED),
+        *(("axolotl", base) for base in QUANTISED if base != "nf4"),
+        ("nemo", "16-bit"),
+    ],
 )
 def test_adapters_come_back(framework: str, base: str, tmp_path: Path) -> None:
     """As arguments of TRL's trainers, with the format of the frozen weights; as a class of Megatron-Bridge."""
@@ -106,7 +116,7 @@ def test_adapters_come_back(framework: str, base: str, tmp_path: Path) -> None:
             assert given.finetune.applied(LLAMA_8B) == model
 
 
-@pytest.mark.parametrize("framework", ["accelerate", "torchtitan", "deepspeed"])
+@pytest.mark.parametrize("framework", [*OF_TRAINERS, "torchtitan", "deepspeed"])
 def test_shards_on_the_host_come_back(framework: str, tmp_path: Path) -> None:
     """What the search put there is what the launch keeps there; other sharding than ZeRO 3 is refused."""
     job = job_of(framework)
@@ -128,7 +138,7 @@ def test_shards_on_the_host_come_back(framework: str, tmp_path: Path) -> None:
         read_back(job, tmp_path / "launch")
 
 
-@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name not in ("accelerate", "nemo")])
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name not in (*OF_TRAINERS, "nemo")])
 def test_frameworks_without_adapters_refuse_them(framework: str) -> None:
     """Before the search, with what writes them."""
     sizes = {"nodes": "1", "gpu": "h100", "global_batch_size": 8, "seq_length": 4096, "model": "llama-3.1-8b"}
