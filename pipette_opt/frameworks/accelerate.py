@@ -313,7 +313,7 @@ def trainer_fields(values: Values, config: Mapping[str, Given] | None, framework
             *values.notes,
             *own["notes"],
             *(() if is_own or (config is not None and compared == "Accelerate") else (note,)),
-            *_length_note(values, lengths),
+            *length_note(values, found["seq_length"]),
         ),
         "settings": values.given,
     }
@@ -604,8 +604,11 @@ LOSS_OF_TRL = NotModelled(
 """Note on launches of TRL's own program, whose loss depends on its release."""
 
 
-def _length_note(values: Values, lengths: list[int]) -> list[str]:
-    return [f"every sequence is counted with {lengths[0]:,} tokens"] if lengths and not values["packing"] else []
+def length_note(values: Values, length: int | None) -> list[str]:
+    """Return the note on sequences of unknown lengths; empty for packed ones, and without a length."""
+    if length is None or values["packing"]:
+        return []
+    return [f"every sequence is counted with {length:,} tokens; --lengths FILE counts shorter ones"]
 
 
 def preset_of(values: Values) -> str:

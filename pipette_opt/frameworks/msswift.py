@@ -261,7 +261,7 @@ def _of_megatron(source: Source) -> dict[str, Any]:
     found = {field.name: getattr(launch, field.name) for field in fields(MegatronArgs)}
     length = values[PACKED_LENGTH] if values[PACKED] and values[PACKED_LENGTH] else values[LENGTH]
     length = launch.seq_length or length
-    notes = [] if values[PACKED] or length is None else [f"every sequence is counted with {length:,} tokens"]
+    notes = accelerate.length_note(values, length)
     return {
         **{name: value for name, value in found.items() if name not in NOT_OF_LAUNCH},
         "finetune": _finetune(values, bits=None),

@@ -82,7 +82,7 @@ def document_notes(instance: Instance, config: ParallelConfig) -> list[str]:
     """Return the note on packed or padded documents, with the time that replicas wait for longer ones."""
     training, documents = instance.training, instance.training.documents
     if documents is None:
-        whole = "a packed sequence counts as one; --lengths FILE counts the attention of each."
+        whole = "a packed sequence counts as one document; --lengths FILE counts each."
         return [DOCUMENTS + whole] if training.packed else []
     padded = float(training.sequence_tokens(config.micro_batch_size))
     how = f"packed into {padded:,.0f}" if training.packed else f"padded to {padded:,.0f}"
@@ -91,7 +91,7 @@ def document_notes(instance: Instance, config: ParallelConfig) -> list[str]:
     return [
         f"{DOCUMENTS}{documents.mean_length:,.0f} tokens on average, {how}. In random order, unequal micro-batches add "
         f"{waits.mean():.3g} % to the compute ({low:.3g} to {high:.3g} % in nine of ten iterations). Memory is that of "
-        f"{training.seq_length:,} tokens."
+        f"{training.seq_length:,} tokens.{training.packed * ' A better order: pipette-opt pack.'}"
     ]
 
 

@@ -117,5 +117,5 @@ def test_adapters_of_a_launch(tmp_path: Path) -> None:
     assert job.launch is not None
     assert job.launch.notes == (
         "not checked: time and memory are counted as torchtitan's, and no run below LLaMA-Factory was compared",
-        "every sequence is counted with 512 tokens",
+        "every sequence is counted with 512 tokens; --lengths FILE counts shorter ones",
     )
