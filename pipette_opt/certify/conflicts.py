@@ -223,7 +223,8 @@ def requirements(asked: Question) -> list[Requirement]:
         adapters = instance.model.adapters
         if adapters is not None and not adapters.is_quantised:
             found.append(Requirement(name="frozen weights in 16 bits (--finetune qlora)", relaxed=_with_narrow_base))
-        if training.loss_chunks < MANY_CHUNKS and training.seq_length > SHORT_SEQUENCE:
+        has_chunks = instance.stack.family not in ON_MEGATRON_CORE and training.loss_chunks < MANY_CHUNKS
+        if has_chunks and training.seq_length > SHORT_SEQUENCE:
             name = f"logits of {training.seq_length:,} tokens at once (loss_chunks: {MANY_CHUNKS} in a job file)"
             found.append(Requirement(name=name, relaxed=_or_trained(loss_chunks=MANY_CHUNKS)))
     return found

@@ -12,6 +12,7 @@ from pipette_opt.layers.adapters import Adapters, linears_of
 from pipette_opt.optimize import optimize
 from pipette_opt.read.finetune import METHODS, USUAL_RANK
 from pipette_opt.specs import Instance, ModelSpec
+from pipette_opt.specs.stack import ON_MEGATRON_CORE
 
 PARAMS = OptimizeParams(time_limit_s=4.0, gap_limit=0.05, num_alternatives=0)
 """Limits of each search: the price of a change is shown in three digits at most, without a proof. Chosen."""
@@ -53,7 +54,7 @@ def _changes(
         yield words, replace(instance, model=changed), space
     if model.adapters is None and training.optimizer == "adam":
         yield "--optimizer adam-8bit", replace(instance, training=replace(training, optimizer="adam-8bit")), space
-    if training.loss_chunks < MANY_CHUNKS:
+    if training.loss_chunks < MANY_CHUNKS and instance.stack.family not in ON_MEGATRON_CORE:
         chunked = replace(training, loss_chunks=MANY_CHUNKS)
         yield f"loss_chunks: {MANY_CHUNKS} (job file)", replace(instance, training=chunked), space
     if offload is not None and space.offload is None and training.offload.is_nothing:
