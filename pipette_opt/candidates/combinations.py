@@ -397,7 +397,7 @@ def _sharing(space: SearchSpace, degrees: _Degrees) -> list[dict[str, Any]]:
             continue
         for groups in instances:
             if replicas % groups == 0:
-                outers = ("no_shard", "optim") if groups > 1 and stage == 3 else ("no_shard",)
+                outers = space.outer_dp_sharding_strategy if groups > 1 and stage == 3 else ("no_shard",)
                 of_groups = {} if groups == 1 else {"num_distributed_optimizer_instances": groups}
                 found += [shared | of_groups | {"outer_dp_sharding_strategy": outer} for outer in outers]
     return found

@@ -107,6 +107,8 @@ def _left_out(instance: Instance, space: SearchSpace, enumeration: Enumeration, 
             yield f"{_words(name)} other than {listed(given)}{near if is_narrowed else ''} ({why})"
     if space.pipelined_sharding is not None:
         yield f"sharding of pipelines other than {listed(space.pipelined_sharding)} (pinned)"
+    if "optim" not in space.outer_dp_sharding_strategy:
+        yield "optimizer states that groups of replicas share (pinned)"
     if space.needs_replicas:
         yield "stages or tensor ranks without replicas"
     if set(space.recompute) != set(RECOMPUTATIONS):

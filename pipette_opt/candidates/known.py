@@ -67,4 +67,5 @@ def agrees(space: SearchSpace, config: ParallelConfig) -> bool:
     replicas = config.data_parallel_size * config.context_parallel_size
     is_alone = config.pipeline_model_parallel_size * config.tensor_model_parallel_size == 1
     has_replicas = replicas > 1 or is_alone or not space.needs_replicas
-    return is_split and has_room and same_buckets and has_replicas
+    has_outer = config.outer_dp_sharding_strategy in space.outer_dp_sharding_strategy
+    return is_split and has_room and same_buckets and has_replicas and has_outer

@@ -25,7 +25,7 @@ PINNABLE = (
 
 WORDS = (
     *("recompute", "offload", "sequence_parallel", "use_distributed_optimizer", "data_parallel_sharding_strategy"),
-    "pipelined_sharding",
+    *("pipelined_sharding", "outer_dp_sharding_strategy"),
 )
 """Fields whose values are texts or flags, not whole numbers."""
 
@@ -125,6 +125,8 @@ class SearchSpace(SpaceOptions):
     pipelined_sharding
         Allowed sharding among replicas in pipelines of several stages, in place of
         ``data_parallel_sharding_strategy``; ``None`` if that holds for them, too.
+    outer_dp_sharding_strategy
+        Allowed sharding of optimizer states over groups of replicas with ZeRO 3, by Megatron-FSDP's names.
     needs_replicas
         Whether stages and tensor ranks need several replicas, context ranks among them.
     overlap_grad_reduce, overlap_param_gather
@@ -156,6 +158,7 @@ class SearchSpace(SpaceOptions):
     more_sharding: tuple[str, ...] = ()
     pipelined_sharding: tuple[str, ...] | None = None
     needs_replicas: bool = False
+    outer_dp_sharding_strategy: tuple[str, ...] = ("no_shard", "optim")
     narrowed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

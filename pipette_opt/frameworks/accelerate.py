@@ -189,6 +189,8 @@ SPACE: Mapping[str, Any] = MappingProxyType(
         "context_parallel": (1,),
         "expert_parallel": (1,),
         "data_parallel_sharding_strategy": ("optim_grads", "optim_grads_params"),
+        "num_distributed_optimizer_instances": tuple(2**power for power in range(11)),
+        "outer_dp_sharding_strategy": ("no_shard",),
         "recompute": (None, "full"),
         "offload": (None, "parameters"),
         "tp_comm_overlap": False,

@@ -215,6 +215,7 @@ SPACE: Mapping[str, Any] = MappingProxyType(
     {
         "expert_parallel": (1,),
         "data_parallel_sharding_strategy": ("optim_grads", "optim_grads_params"),
+        "outer_dp_sharding_strategy": ("no_shard",),
         "pipelined_sharding": ("optim", "optim_grads_params"),
         "needs_replicas": True,
         "overlap_grad_reduce": True,
