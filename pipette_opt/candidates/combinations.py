@@ -396,7 +396,7 @@ def _sharing(space: SearchSpace, degrees: _Degrees) -> list[dict[str, Any]]:
             found.append(shared)
             continue
         for groups in instances:
-            if replicas % groups == 0:
+            if replicas % groups == 0 and (stage < 2 or groups == 1 or groups < replicas):
                 outers = space.outer_dp_sharding_strategy if groups > 1 and stage == 3 else ("no_shard",)
                 of_groups = {} if groups == 1 else {"num_distributed_optimizer_instances": groups}
                 found += [shared | of_groups | {"outer_dp_sharding_strategy": outer} for outer in outers]

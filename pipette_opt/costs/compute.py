@@ -29,7 +29,7 @@ from pipette_opt.costs.products import (
     product_s,
     product_times_s,
 )
-from pipette_opt.costs.replicas import mean_wait
+from pipette_opt.costs.replicas import share_of_longest
 from pipette_opt.costs.scan import scan_times_s
 from pipette_opt.costs.stage import parts_on_rank, stage_parameters
 from pipette_opt.costs.unit_copies import copies_s, host_copies_s, layer_copies_s, layer_host_copies_s
@@ -118,7 +118,7 @@ def stage_compute(
     shape = (len(kinds), config.num_chunks, config.pipeline_model_parallel_size)
     forward, backward, launches = np.empty(shape), np.empty(shape), np.zeros((2, *shape))
     idle = np.full((len(kinds), 3), np.inf)
-    of_layers, longer = counted_layers(instance.model, config), mean_wait(instance, config)
+    of_layers = counted_layers(instance.model, config)
     for kind, gpu in enumerate(kinds):
         forward[kind] = backward[kind] = 0.0
         for counted in of_layers:
@@ -128,12 +128,11 @@ def stage_compute(
             launches[:, kind] += counted.layers * np.reshape(waits, (2, 1, 1))
             ways = [0, 1 + counted.is_recomputed]
             idle[kind, ways] = np.minimum(idle[kind, ways], waits)
-        head = head_times_s(instance.model, instance.training, config, gpu, rates)
-        look_up = look_up_s(instance.model, instance.training, config, gpu, rates)
-        forward[kind, 0, 0] += longer * look_up
-        backward[kind, 0, 0] += longer * look_up
-        forward[kind, -1, -1] += longer * head[0]
-        backward[kind, -1, -1] += longer * head[1]
+        look_up, *head = ends_times_s(instance, config, gpu, rates)
+        forward[kind, 0, 0] += look_up
+        backward[kind, 0, 0] += look_up
+        forward[kind, -1, -1] += head[0]
+        backward[kind, -1, -1] += head[1]
     slower = straggling(instance, config, rates)
     fixed = rates.micro_batch_s / 2.0 / config.num_chunks
     return StageCompute(
@@ -168,10 +167,29 @@ def layer_and_idle_s(
     """
     Return the forward and backward time of one layer and micro-batch, and the GPU's wait for the host in each, seconds.
 
-    The work is that of the replica that the others wait for (:mod:`~pipette_opt.costs.replicas`).
-
-    If layers at the ends of the model stay in 16 bits, the result is the mean over all layers. So the total is right.
+    Micro-batches are those of the replica that the others wait for (:mod:`~pipette_opt.costs.replicas`). If layers at
+    the ends of the model stay in 16 bits, the result is the mean over all layers. So the total is right.
     """
+    share = share_of_longest(instance, config)
+    if share:
+        mean = _layer_of_all_s(instance, config, gpu, rates, kind)
+        whole = _layer_of_all_s(of_whole_sequences(instance), config, gpu, rates, kind)
+        both = np.array(mean) + share * np.subtract(whole, mean)
+        (forward, backward), (idle, idle_backward) = both.tolist()
+        return (forward, backward), (idle, idle_backward)
+    return _layer_of_all_s(instance, config, gpu, rates, kind)
+
+
+@lru_cache(maxsize=16)
+def of_whole_sequences(instance: Instance) -> Instance:
+    """Return the instance without lengths of documents: every sequence is whole."""
+    return replace(instance, training=replace(instance.training, documents=None))
+
+
+def _layer_of_all_s(
+    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec, kind: LayerKind
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return times of :func:`layer_and_idle_s` for micro-batches of the mean length, as the mean over all layers."""
     found, share = _layer_and_idle_s(instance, config, gpu, rates, kind), instance.model.wide_share
     if not share or instance.training.recipe is None:
         return found
@@ -198,16 +216,35 @@ def _layer_and_idle_s(
     sent = moved_bytes(model, training, config, kind)
     if config.recompute_granularity == "full":  # of recomputed layers, only the input is kept
         sent = min(sent, training.parameter_bytes * tokens_of_rank(training, config) * model.hidden_size)
-    shards, longer = layer_host_copies_s(model, training, config, gpu, rates, kind), mean_wait(instance, config)
+    shards = layer_host_copies_s(model, training, config, gpu, rates, kind)
     copied = [sent / gpu.host_bytes_per_s + seconds for seconds in shards]  # they overlap with the pass
-    measured = (longer * max(measured[0], copied[0]), longer * max(measured[1], copied[1]))
+    measured = (max(measured[0], copied[0]), max(measured[1], copied[1]))
     host = host_time_s(instance, config, rates, kind)
     forward, backward = (bound_by_host(device, host) for device in measured)
     idle = (forward - measured[0], backward - measured[1])
     if config.recompute_granularity == "full":
         return (forward, backward + forward), (idle[0], sum(idle))
     again = modules_again_s(instance, config, gpu, rates, kind)
-    return (forward, backward + longer * ((core[0] if config.recomputes("core_attn") else 0.0) + again)), idle
+    return (forward, backward + (core[0] if config.recomputes("core_attn") else 0.0) + again), idle
+
+
+def ends_times_s(
+    instance: Instance, config: ParallelConfig, gpu: GpuSpec, rates: StackSpec
+) -> tuple[float, float, float]:
+    """
+    Return the seconds of a look-up of embeddings, and of output head and loss forward and backward.
+
+    Micro-batches are those of :func:`layer_and_idle_s`.
+    """
+    model, share = instance.model, share_of_longest(instance, config)
+    mean, *whole = (
+        (look_up_s(model, training, config, gpu, rates), *head_times_s(model, training, config, gpu, rates))
+        for training in (instance.training, *([of_whole_sequences(instance).training] if share else []))
+    )
+    if not whole:
+        return mean
+    look_up, forward, backward = (few + share * (most - few) for few, most in zip(mean, whole[0], strict=True))
+    return look_up, forward, backward
 
 
 def head_product_s(

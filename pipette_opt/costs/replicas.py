@@ -22,8 +22,8 @@ DRAWN_SEQUENCES = 2**18
 MOST_ITERATIONS = 256
 """Most iterations that are drawn; chosen."""
 
-PACKED_SEQUENCES = 1024
-"""Different packed sequences that batches are drawn from; chosen."""
+PACKED_SEQUENCES, MOST_DOCUMENTS = 1024, 2**20
+"""Most different packed sequences that batches are drawn from, and most documents of all of them; chosen."""
 
 
 def replica_waits(instance: Instance, config: ParallelConfig) -> FloatArray:
@@ -35,6 +35,20 @@ def replica_waits(instance: Instance, config: ParallelConfig) -> FloatArray:
     """
     if instance.training.documents is None:
         return np.ones(1)
+    return _of_config(instance, config)[0]
+
+
+def share_of_longest(instance: Instance, config: ParallelConfig) -> float:
+    """
+    Return where the slowest replica's mean micro-batch lies between the mean (0) and whole sequences (1), by its work.
+
+    Times are interpolated so: those of short micro-batches do not shrink with their work. 0 without lengths.
+    """
+    return 0.0 if instance.training.documents is None else _of_config(instance, config)[1]
+
+
+def _of_config(instance: Instance, config: ParallelConfig) -> tuple[FloatArray, float]:
+    """Return the result of :func:`_waits` for a configuration."""
     return _waits(
         instance.model,
         instance.training,
@@ -42,11 +56,6 @@ def replica_waits(instance: Instance, config: ParallelConfig) -> FloatArray:
         config.pipeline_model_parallel_size - 1,
         waits_at_each(instance.training, config),
     )
-
-
-def mean_wait(instance: Instance, config: ParallelConfig) -> float:
-    """Return the mean of :func:`replica_waits`: 1 without lengths of documents."""
-    return 1.0 if instance.training.documents is None else float(replica_waits(instance, config).mean())
 
 
 def waits_at_each(training: TrainingSpec, config: ParallelConfig) -> bool:
@@ -57,8 +66,12 @@ def waits_at_each(training: TrainingSpec, config: ParallelConfig) -> bool:
 @lru_cache(maxsize=4096)
 def _waits(
     model: ModelSpec, training: TrainingSpec, shape: tuple[int, int, int], further_stages: int, waits_at_each: bool
-) -> FloatArray:
-    """Return the result of :func:`replica_waits` for ``shape`` (replicas, micro-batches, sequences of each)."""
+) -> tuple[FloatArray, float]:
+    """
+    Return the results of :func:`replica_waits` and :func:`share_of_longest`.
+
+    ``shape``: replicas, micro-batches of each, and sequences of a micro-batch.
+    """
     tokens, attended = _drawn(model, training, shape[0] * shape[1] * shape[2])
     tokens, attended = tokens.reshape(-1, *shape), attended.reshape(-1, *shape)
     each = model.flops_per_token(1)
@@ -68,8 +81,10 @@ def _waits(
         steps = longest.sum(axis=1) + further_stages * longest.max(axis=1)
     else:
         steps = (work.sum(axis=2) + further_stages * work.max(axis=2)).max(axis=1)
-    found: FloatArray = steps / ((shape[1] + further_stages) * work.mean())
-    return found
+    mean, whole = work.mean(), shape[2] * training.seq_length * model.flops_per_token(training.seq_length)
+    waits: FloatArray = steps / ((shape[1] + further_stages) * mean)
+    slower = (float(waits.mean()) - 1) * mean
+    return waits, min(1.0, slower / (whole - mean)) if whole > mean * (1 + 1e-9) else 0.0
 
 
 @lru_cache(maxsize=32)
@@ -86,13 +101,15 @@ def _drawn(model: ModelSpec, training: TrainingSpec, batch: int) -> tuple[FloatA
         drawn = _documents(documents, shape, rng)
         return lengths[drawn].astype(np.float64), attention[drawn]
     room = training.seq_length
-    drawn = _documents(documents, (PACKED_SEQUENCES, max(1, int(2 * room / documents.mean_length))), rng)
+    of_each = max(1, int(2 * room / documents.mean_length))
+    num_sequences = max(1, min(PACKED_SEQUENCES, MOST_DOCUMENTS // of_each))
+    drawn = _documents(documents, (num_sequences, of_each), rng)
     filled = np.cumsum(lengths[drawn], axis=1)
     fits = filled <= room
     fits[:, 0] = True
     held = (lengths[drawn] * fits).sum(axis=1)
     of_sequence = (attention[drawn] * fits).sum(axis=1) * (room / held)
-    return np.full(shape, float(room)), of_sequence[rng.integers(PACKED_SEQUENCES, size=shape)]
+    return np.full(shape, float(room)), of_sequence[rng.integers(num_sequences, size=shape)]
 
 
 def _documents(documents: Documents, shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:

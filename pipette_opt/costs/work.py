@@ -31,9 +31,8 @@ from pipette_opt.base.units import ceil_div
 from pipette_opt.costs.collectives import RingTraffic, gather_traffic
 from pipette_opt.costs.compute import (
     check_timed,
-    head_times_s,
+    ends_times_s,
     layer_and_idle_s,
-    look_up_s,
     straggling,
 )
 from pipette_opt.costs.context import ends_s, inside_layer_s, spanning_ring
@@ -42,7 +41,7 @@ from pipette_opt.costs.host import pipeline_crosses_hosts
 from pipette_opt.costs.layer_kinds import layers_of_kinds, pure_configs, recomputed_of_kinds
 from pipette_opt.costs.links import BestLinks, RingShape
 from pipette_opt.costs.reductions import dense_shape, expert_shape
-from pipette_opt.costs.replicas import mean_wait
+from pipette_opt.costs.replicas import share_of_longest
 from pipette_opt.costs.stage import parts_on_rank
 from pipette_opt.parallel import (
     HostTile,
@@ -321,7 +320,7 @@ def _layer_key(instance: Instance, config: ParallelConfig) -> Any:
     They differ only in stages, replicas and partitions.
     """
     shards = config.sharing_ranks if host_keeps(instance.training, config).parameters else 1
-    return _OF_A_LAYER(config), pipeline_crosses_hosts(instance, config), mean_wait(instance, config), shards
+    return _OF_A_LAYER(config), pipeline_crosses_hosts(instance, config), share_of_longest(instance, config), shards
 
 
 def _alike_s(instance: Instance, config: ParallelConfig, tiles: list[HostTile], known: dict[Any, Any]) -> FloatArray:
@@ -416,15 +415,14 @@ def _parameter_s(instance: Instance, shape: RingShape) -> float:
 
 def _pieces_s(instance: Instance, config: ParallelConfig, gpu: GpuSpec) -> tuple[FloatArray, FloatArray]:
     """Return compute of layers, embeddings and head on a GPU type, then a zero, and waits for the host, seconds."""
-    model, training, rates = instance.model, instance.training, instance.stack
+    model, rates = instance.model, instance.stack
     pieces, idle = [], np.full(2, np.inf)
     for kind in dict.fromkeys(model.layers):
         layer, waits = layer_and_idle_s(instance, config, gpu, rates, kind)
         pieces.append(sum(layer))
         idle = np.minimum(idle, waits)
-    longer = mean_wait(instance, config)
-    pieces.append(2 * longer * look_up_s(model, training, config, gpu, rates))
-    pieces.append(longer * sum(head_times_s(model, training, config, gpu, rates)))
+    look_up, *head = ends_times_s(instance, config, gpu, rates)
+    pieces += [2 * look_up, sum(head)]
     return np.array([*pieces, 0.0]), idle
 
 

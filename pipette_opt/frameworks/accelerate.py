@@ -806,6 +806,9 @@ def _text(plan: Plan, keys: dict[str, Any]) -> str:
 def check(model: ModelSpec, training: TrainingSpec) -> None:
     """Raise ``InputError`` for training that Accelerate does not have."""
     refuse_unwritten("accelerate", written_training(training), TRAINING_FIELDS)
+    if training.gradient_bytes < 4 and training.main_params_dtype != "none":
+        problem = "are in 16 bits, but accelerate keeps gradients in fp32, the format of its master weights"
+        raise InputError("gradients", f"{problem}; train with --precision bf16.")
     if model.adapters is not None and model.adapters.base not in BASE_SETTINGS:
         problem = f"is {model.adapters.base}, which trainers with bitsandbytes do not load"
         raise InputError("base_format", f"{problem}; give one of {', '.join(BASE_SETTINGS)}.")
@@ -828,9 +831,6 @@ def _refuse(plan: Plan, training: TrainingSpec) -> None:
     if config.recompute_granularity == "selective":
         problem = "is selective, but FSDP recomputes whole layers or none"
         raise InputError("recompute_granularity", f"{problem}; solve with --recompute none,full.")
-    if training.gradient_bytes < 4 and training.main_params_dtype != "none":
-        problem = "is off, but accelerate keeps gradients in fp32, the format of its master weights"
-        raise InputError("accumulate_allreduce_grads_in_fp32", f"{problem}; solve with gradients in fp32.")
 
 
 TARGET = Target(export_accelerate, "accelerate.yaml, launch.sh, nodes.txt")

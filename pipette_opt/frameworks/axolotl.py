@@ -308,11 +308,7 @@ def export_axolotl(plan: Plan) -> dict[str, str]:
         },
     }
     shares = node_shares(plan, "axolotl")
-    agent = [
-        f"accelerate launch --num_machines {len(shares)} --num_processes {config.world_size}",
-        '--machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"',
-    ]
-    yours = "base_model and datasets; recomputation is FSDP's"
+    yours = "base_model, datasets and, with adapters, lora_alpha; recomputation is FSDP's"
     return {
         accelerate.TRAINER_FILE: accelerate.trainer_text(plan, arguments, yours),
         **nodes_file(shares),
@@ -321,7 +317,6 @@ def export_axolotl(plan: Plan) -> dict[str, str]:
             usage=accelerate.YOURS.format(accelerate.TRAINER_FILE),
             settings=[CUDA_ORDER, *nccl_settings(plan)],
             program=f'-m axolotl.cli.train {accelerate.TRAINER_FILE} "$@"',
-            agent=agent,
         ),
     }
 

@@ -233,6 +233,8 @@ def config_fields(given: Mapping[str, Given], where: str, trainer: Mapping[str, 
     overlaps = stage == 3 if values[OVERLAP] is None else values[OVERLAP] == "true"
     training: dict[str, Any] = {}
     on_host = values[HOST_PARAMETERS] != "none"
+    if values[HOST_PARAMETERS] == "nvme":
+        raise values.error(HOST_PARAMETERS, ", whose disks are not modelled; cpu is.")
     if on_host and (stage != 3 or values[HOST_STATES] == "none" or values[HOST_SHARE] != 1):
         raise values.error(HOST_PARAMETERS, f", which is modelled with stage 3 and {HOST_STATES}: cpu only.")
     if values[HOST_STATES] != "none":

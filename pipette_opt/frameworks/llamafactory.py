@@ -7,6 +7,7 @@ It takes the arguments of transformers' trainer, which :mod:`pipette_opt.framewo
 
 from typing import Any
 
+from pipette_opt.base.errors import InputError
 from pipette_opt.export.recorded import recorded_model, recorded_training
 from pipette_opt.export.target import Target
 from pipette_opt.frameworks import accelerate
@@ -108,8 +109,13 @@ def read(source: Source) -> dict[str, Any]:
     is_pure = values[PURE] and finetune.method == "full"
     found = accelerate.trainer_fields(_of_trainer(values), config, source.framework.name)
     training = {**found["training_fields"], **(accelerate.IN_16_BITS if is_pure else {})}
+    notes = found["notes"]
+    if values["packing"] and not values["neat_packing"]:
+        del training["packed"]
+        notes = (*notes, "packing without neat_packing: documents of a sequence attend to each other, as one")
     processes = found["num_processes"] or source.num_processes
-    return {**found, "finetune": finetune, "training_fields": training, "num_processes": processes}
+    own = {"finetune": finetune, "training_fields": training, "num_processes": processes, "notes": notes}
+    return {**found, **own}
 
 
 def _of_trainer(values: Values) -> Values:
@@ -165,6 +171,8 @@ NOT_CHECKED = accelerate.NOT_COMPARED.format(SOFTWARE, "LLaMA-Factory")
 def check(model: ModelSpec, training: TrainingSpec) -> None:
     """Raise ``InputError`` for training that LLaMA-Factory does not have."""
     accelerate.refuse_what_trainers_lack("LLaMA-Factory", model, training)
+    if model.adapters is not None and model.adapters.base == "int8":
+        raise InputError("base_format", "is int8, but LLaMA-Factory shards 4-bit weights only; give nf4-double.")
 
 
 def export_llamafactory(plan: Plan) -> dict[str, str]:
@@ -181,6 +189,7 @@ def export_llamafactory(plan: Plan) -> dict[str, str]:
         "double_quantization": None if bits != 4 else adapters is not None and adapters.base == "nf4-double",
         LENGTH: training.seq_length,
         "packing": training.packed,
+        "neat_packing": training.packed,
         **{name: found[name] for name in (accelerate.MICRO_BATCH, accelerate.STEPS)},
         WHOLE_LAYERS: True,
         "enable_liger_kernel": training.loss_chunks > 1,

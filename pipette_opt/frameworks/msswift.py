@@ -332,6 +332,8 @@ NOT_CHECKED = accelerate.NOT_COMPARED.format(SOFTWARE, "ms-swift")
 def check(model: ModelSpec, training: TrainingSpec) -> None:
     """Raise ``InputError`` for training that ms-swift does not have."""
     accelerate.refuse_what_trainers_lack("ms-swift", model, training)
+    if training.packed and training.attention_kernel == "unfused":
+        raise InputError("--packed", "needs fused attention in ms-swift; leave --attention-kernel out.")
     if training.main_params_dtype == "none":
         problem = "is none, but ms-swift below FSDP keeps fp32 copies of the weights"
         raise InputError("main_weights", f"{problem}; leave it out, or export for llamafactory or axolotl.")
@@ -354,7 +356,7 @@ def export_msswift(plan: Plan) -> dict[str, str]:
         **{name: found[name] for name in (accelerate.MICRO_BATCH, accelerate.STEPS)},
         accelerate.RECOMPUTES: False,
         DTYPE: {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[training.precision],
-        "attn_impl": "sdpa" if training.attention_kernel == "flash" else "eager",
+        "attn_impl": _attention(training),
         accelerate.LIGER: training.loss_chunks > 1 or None,
         accelerate.OPTIMIZER: accelerate.optimizer_word(training),
     }
@@ -365,6 +367,13 @@ def export_msswift(plan: Plan) -> dict[str, str]:
         program=f'-m swift.cli.sft {words} "$@"',
         usage="Then --model, --dataset and what else swift sft takes. Recomputation is Accelerate's.",
     )
+
+
+def _attention(training: TrainingSpec) -> str:
+    """Return the attention; packing needs FlashAttention's package (``_check_padding_free``)."""
+    if training.attention_kernel == "unfused":
+        return "eager"
+    return "flash_attn" if training.packed else "sdpa"
 
 
 def _adapter_arguments(adapters: Adapters) -> dict[str, Any]:

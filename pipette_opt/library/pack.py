@@ -27,8 +27,8 @@ from pipette_opt.verify.packing import PackingClaims, step_time, verify_packing
 MAX_DOCUMENTS = 100_000
 """Largest number of documents. Chosen: a step has fewer, and moves of so many are tried for hours."""
 
-MAX_BINS = 1_000_000
-"""Largest number of bins of a step. Chosen to catch typing errors."""
+MAX_BINS = 100_000
+"""Largest number of bins of a step: a search of more takes gigabytes. Chosen."""
 
 NOTE = "Time of a step over that with equal work in all bins; work of the largest bin over the mean of all bins."
 """Line below the table of steps."""
@@ -151,6 +151,9 @@ def pack(
         raise InputError("--bin", "is missing; give the tokens of a packed sequence, e.g. 8192.")
     if model is None:
         raise InputError("--model", "is missing; it gives documents their work. `pipette-opt models` lists presets.")
+    for option, value in (("--workers", asked.workers), ("--time-limit", asked.time_limit)):
+        if value is not None and not value > 0:
+            raise InputError(option, f"must be above 0, got {value:g}.")
     if asked.replicas * asked.microbatches > MAX_BINS:
         raise InputError("--replicas", f"times --microbatches must be at most {MAX_BINS:,}.")
     spec = model if isinstance(model, ModelSpec) else read_model(fspath(model))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipette_opt.base.units import counted, gib
+from pipette_opt.base.units import counted, gib, three_digits
 from pipette_opt.costs.compute import owned_parameters
 from pipette_opt.costs.replicas import replica_waits
 from pipette_opt.memory.filter import MemoryCheck
@@ -88,10 +88,12 @@ def document_notes(instance: Instance, config: ParallelConfig) -> list[str]:
     how = f"packed into {padded:,.0f}" if training.packed else f"padded to {padded:,.0f}"
     waits = 100 * (replica_waits(instance, config) - 1)
     low, high = np.quantile(waits, (0.05, 0.95))
+    more, least, most = (three_digits(value) for value in (waits.mean(), low, high))
+    order = " A better order: pipette-opt pack." if training.packed else ""
     return [
-        f"{DOCUMENTS}{documents.mean_length:,.0f} tokens on average, {how}. In random order, unequal micro-batches add "
-        f"{waits.mean():.3g} % to the compute ({low:.3g} to {high:.3g} % in nine of ten iterations). Memory is that of "
-        f"{training.seq_length:,} tokens.{training.packed * ' A better order: pipette-opt pack.'}"
+        f"{DOCUMENTS}{documents.mean_length:,.0f} tokens on average, {how}. In random order, the replica that the "
+        f"others wait for has {more} % more work than the mean ({least} to {most} % in nine of ten iterations). "
+        f"Memory is that of {training.seq_length:,} tokens.{order}"
     ]
 
 

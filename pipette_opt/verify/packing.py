@@ -102,8 +102,10 @@ def arithmetic_bound(claims: PackingClaims) -> int:
     for rank in reversed(range(num_bins)):
         above = max(above, -(-rests[rank] // (num_bins - rank)), alone[rank] if rank < len(alone) else 0)
         least[rank] = above
+    longest = max(claims.works)
+    least[0] = max(least[0], longest)
     if not claims.waits_each_microbatch:
-        return -(-(total + (claims.num_stages - 1) * sum(least[::turns])) // replicas)
+        return max(longest * claims.num_stages, -(-(total + (claims.num_stages - 1) * sum(least[::turns])) // replicas))
     firsts = range(0, num_bins + 1, replicas)
     sums = [sum(least[:first:replicas]) + -(-rests[first] // replicas) for first in firsts]
     return max(sums) + (claims.num_stages - 1) * sum(least[:: replicas * turns])

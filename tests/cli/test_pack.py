@@ -68,7 +68,7 @@ def test_wrong_lengths_in_memory(wrong: list[int]) -> None:
     [
         (("--bin", "80"), "lengths.csv: has 1 document longer than a bin of 80 tokens, the longest of 90"),
         (("--wait", "never"), "--wait: must be one of step, microbatch, got 'never'"),
-        (("--replicas", "1000000"), "--replicas: times --microbatches must be at most 1,000,000"),
+        (("--replicas", "1000000"), "--replicas: times --microbatches must be at most 100,000"),
     ],
 )
 def test_wrong_options(options: tuple[str, ...], message: str, command: Command) -> None:

@@ -8,14 +8,19 @@ from factories import LLAMA_8B, TINY, make_cluster, make_config, make_job, make_
 
 from pipette_opt.candidates import SearchSpace, enumerate_candidates
 from pipette_opt.costs.compute import stage_compute
-from pipette_opt.costs.replicas import mean_wait, replica_waits
+from pipette_opt.costs.replicas import replica_waits, share_of_longest
 from pipette_opt.costs.work import WorkBounds
-from pipette_opt.parallel import host_tiles, tile_placement
+from pipette_opt.parallel import ParallelConfig, host_tiles, tile_placement
 from pipette_opt.simulate.estimate import estimate
 from pipette_opt.specs import Instance
 from pipette_opt.specs.documents import Documents
 
 HALVES = Documents(lengths=(64, 2048), counts=(1, 1))
+
+
+def mean_wait(given: Instance, config: ParallelConfig) -> float:
+    """Mean work of the slowest replica over that of all."""
+    return float(replica_waits(given, config).mean())
 
 
 def job(documents: Documents | None, *, packed: bool = False, batch: int = 32) -> Instance:
@@ -53,6 +58,24 @@ def test_what_makes_replicas_wait() -> None:
     assert mean_wait(given, make_config(dp=1, pp=4, num_layers=4)) > 1.05
     packed = mean_wait(job(HALVES, packed=True), make_config(dp=4))
     assert 1 < packed < once[2]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("shorter", [1, 64, 1000])
+def test_times_lie_between_those_of_the_mean_and_of_whole_sequences(shorter: int, packed: bool) -> None:
+    """However skewed the lengths: a mean micro-batch costs more than its work says, and none more than a whole one."""
+    documents = Documents(lengths=(shorter, 2048), counts=(1000, 10))
+    config = make_config(dp=8, num_layers=32, use_distributed_optimizer=True, zero_stage=3)
+    given = make_job(make_cluster(1, 25.0, gpus=8), LLAMA_8B, 64, 2048)
+    whole = stage_compute(given, config).forward_s.sum()
+    given = replace(given, training=replace(given.training, documents=documents, packed=packed))
+    share, waits = share_of_longest(given, config), replica_waits(given, config).mean()
+    slowest = stage_compute(given, config).forward_s.sum()
+    assert 0 < share < 1 < waits
+    assert slowest < whole
+    equal = Documents(lengths=(2047, 2048), counts=(1, 1000))
+    given = replace(given, training=replace(given.training, documents=equal, packed=packed))
+    assert stage_compute(given, config).forward_s.sum() == pytest.approx(whole, rel=1e-2)
 
 
 def test_packed_documents_take_the_attention_of_their_own_squares() -> None:

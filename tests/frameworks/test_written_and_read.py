@@ -98,8 +98,9 @@ def test_plans_come_back(framework: str, model: ModelSpec, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("framework", "base"),
     [
-        *((name, base) for name in ("accelerate", "llamafactory", "msswift") for base in QUANTISED),
+        *((name, base) for name in ("accelerate", "msswift") for base in QUANTISED),
         *(("axolotl", base) for base in QUANTISED if base != "nf4"),
+        *(("llamafactory", base) for base in QUANTISED if base != "int8"),
         ("nemo", "16-bit"),
     ],
 )
@@ -149,6 +150,26 @@ def test_frameworks_without_adapters_refuse_them(framework: str) -> None:
     )
     with pytest.raises(InputError, match=problem):
         read_job(JobOptions(**sizes, finetune="lora", framework=framework))
+
+
+@pytest.mark.parametrize(
+    ("framework", "options", "error"),
+    [
+        ("llamafactory", {"base_format": "int8"}, "base_format: is int8, but LLaMA-Factory shards 4-bit weights only"),
+        ("axolotl", {"base_format": "nf4"}, "base_format: is nf4, but axolotl quantises its constants, too"),
+        ("axolotl", {"main_weights": "none"}, "main_weights: is none, but axolotl steps adapters in fp32"),
+        ("msswift", {"packed": True, "attention_kernel": "unfused"}, "--packed: needs fused attention in ms-swift"),
+        ("accelerate", {"precision": "fp16"}, "gradients: are in 16 bits, but accelerate keeps gradients in fp32"),
+    ],
+)
+def test_what_trainers_lack_is_refused_before_the_search(
+    framework: str, options: dict[str, object], error: str
+) -> None:
+    """With the framework's own reason."""
+    sizes = {"nodes": "1", "gpu": "h100", "global_batch_size": 8, "seq_length": 4096, "model": "llama-3.1-8b"}
+    method = "qlora" if "base_format" in options else "lora"
+    with pytest.raises(InputError, match=error):
+        read_job(JobOptions(**sizes, finetune=method, framework=framework, **options))  # type: ignore[arg-type]
 
 
 def test_overrides_in_a_file_come_back(tmp_path: Path) -> None:

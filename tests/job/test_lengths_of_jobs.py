@@ -63,4 +63,4 @@ def test_a_plan_with_lengths_is_verified(packed: bool, lengths: Path, tmp_path: 
     assert verify(tmp_path / "plan.json").plan.notes == plan.notes
     note = next(note for note in plan.notes if note.startswith("Documents: "))
     assert "2,000 tokens on average, p" + ("acked into" if packed else "added to") in note
-    assert "unequal micro-batches add" in note
+    assert "wait for has" in note

@@ -30,7 +30,8 @@ def time_bound(problem: PackingProblem) -> int:
     """
     Return a lower bound on the time of all steps, in units of work.
 
-    The k-th largest bin holds at least the k-th largest document that is longer than half a bin, and at least the mean
+    The largest bin holds at least the largest document, the k-th largest at least the k-th largest document that is
+    longer than half a bin, and at least the mean
     of what the k - 1 largest bins leave. Waves take at least the mean of their bins; the first waves may be bounded
     by their largest bins instead.
     """
@@ -38,7 +39,8 @@ def time_bound(problem: PackingProblem) -> int:
     replicas, work = problem.num_replicas, int(problem.works.sum())
     if not problem.waits_each_microbatch:
         largest = sum(least[:: problem.num_microbatches])
-        return ceil_div(work + problem.largest_weight * largest, replicas)
+        of_longest = int(problem.works.max()) * (1 + problem.largest_weight)
+        return max(of_longest, ceil_div(work + problem.largest_weight * largest, replicas))
     heads = [0, *np.cumsum(least[::replicas]).tolist()]
     sums = [head + ceil_div(work - min(work, top), replicas) for head, top in zip(heads, most[::replicas], strict=True)]
     return int(max(sums)) + (problem.num_stages - 1) * sum(least[:: replicas * problem.num_microbatches])
@@ -58,4 +60,5 @@ def _sorted_bins(problem: PackingProblem) -> tuple[list[int], list[int]]:
     long = np.sort(works[2 * lengths > problem.bin_tokens])[::-1]
     least = [ceil_div(work - min(work, most[rank]), count - rank) for rank in range(count)]
     least = [max(value, int(long[rank]) if rank < len(long) else 0) for rank, value in enumerate(least)]
+    least[0] = max(least[0], int(works.max()))
     return np.maximum.accumulate(least[::-1])[::-1].tolist(), most
