@@ -25,7 +25,6 @@ from ortools.sat.python.cp_model import (
     INFEASIBLE,
     OPTIMAL,
     CpModel,
-    CpSolver,
     LinearExpr,
 )
 
@@ -33,7 +32,7 @@ from pipette_opt.base.types import IntArray
 from pipette_opt.problem.families import LayerFamily
 from pipette_opt.problem.path_counts import PathCounts, plain_counts
 from pipette_opt.solver.family_model import TICKS_TO_BEAT, FamilyModel
-from pipette_opt.solver.stoppable import solve_until
+from pipette_opt.solver.stoppable import new_solver, solve_until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -158,7 +157,7 @@ class LayerModel:
         The partition is ``None`` if no partition beats the time to beat (the bound is then that time), or if none was
         found in time.
         """
-        solver = CpSolver()
+        solver = new_solver()
         solver.parameters.num_workers = workers
         solver.parameters.random_seed = seed
         solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)

@@ -15,7 +15,7 @@ from pipette_opt.solver.constraints import CONSTRAINTS
 from pipette_opt.solver.hints import add_hint
 from pipette_opt.solver.incumbent import Incumbent
 from pipette_opt.solver.objective import add_objective
-from pipette_opt.solver.stoppable import POLL_S
+from pipette_opt.solver.stoppable import POLL_S, new_solver
 from pipette_opt.solver.variables import Variables
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class _Run:
         slice_s: float,
     ) -> None:
         self.incumbent, self.bounds, self.ceiling = incumbent, bounds, ceiling
-        self.solver = cp_model.CpSolver()
+        self.solver = new_solver()
         self.status = int(cp_model.UNKNOWN)
         self.best: int = UNUSABLE_TICKS
         self.error: BaseException | None = None

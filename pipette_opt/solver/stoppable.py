@@ -10,6 +10,18 @@ POLL_S = 0.05
 """Seconds between two checks of the stop event. Chosen."""
 
 
+def new_solver() -> cp_model.CpSolver:
+    """
+    Return a solver without the presolve step that proves wrong optima in OR-tools 9.15.
+
+    With the detection of included constraints, feasible solutions of models of linear constraints get lost
+    (github.com/google/or-tools/issues/5293, also for its remedy).
+    """
+    solver = cp_model.CpSolver()
+    solver.parameters.presolve_inclusion_work_limit = 0
+    return solver
+
+
 def solve_within(
     solver: cp_model.CpSolver, model: cp_model.CpModel, clock: Clock, workers: int = 1, seed: int = 0
 ) -> int:

@@ -2,11 +2,13 @@
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from ortools.sat.python import cp_model
 
-from pipette_opt.solver.stoppable import solve_until
+import pipette_opt.solver
+from pipette_opt.solver.stoppable import new_solver, solve_until
 
 
 def pigeons(number: int) -> cp_model.CpModel:
@@ -52,3 +54,10 @@ def test_its_errors_are_raised() -> None:
     """Here, not in its thread."""
     with pytest.raises(AttributeError):
         solve_until(cp_model.CpSolver(), None, threading.Event())  # type: ignore[arg-type]
+
+
+def test_one_place_makes_solvers() -> None:
+    """No model has a solver of its own, with the presolve step that loses solutions."""
+    files = Path(pipette_opt.solver.__file__).parent.rglob("*.py")
+    assert [path.name for path in files if "CpSolver()" in path.read_text("utf-8")] == ["stoppable.py"]
+    assert new_solver().parameters.presolve_inclusion_work_limit == 0

@@ -15,7 +15,7 @@ from pipette_opt.solver.class_assignment.model import build_merged, pattern_of
 from pipette_opt.solver.class_assignment.problem import merge, place_classes
 from pipette_opt.solver.class_assignment.splits import finer
 from pipette_opt.solver.class_assignment.twins import HostClasses, host_classes
-from pipette_opt.solver.stoppable import solve_within
+from pipette_opt.solver.stoppable import new_solver, solve_within
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +219,7 @@ class MergedSearch:
         variables = build_merged(model, self.merged, min(self.bound, ceiling), ceiling)
         if not self._minimises:
             model.proto.clear_objective()
-        solver = cp_model.CpSolver()
+        solver = new_solver()
         solver.parameters.linearization_level = 0  # linear relaxations cost more time than they save here
         status = solve_within(solver, model, clock, workers, self.seed)
         if status == cp_model.INFEASIBLE:

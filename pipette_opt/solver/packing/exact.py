@@ -8,7 +8,7 @@ from ortools.sat.python import cp_model
 
 from pipette_opt.plans.clock import Clock
 from pipette_opt.solver.packing.problem import Packing, PackingProblem, bin_sums, lane_times
-from pipette_opt.solver.stoppable import solve_within
+from pipette_opt.solver.stoppable import new_solver, solve_within
 
 MAX_CELLS = 1_000
 """Largest number of distinct lengths times bins that this model takes. Chosen: more is not proven in half a minute."""
@@ -57,9 +57,7 @@ def solved(
     total = sum(int(weight) * time for weight, time in zip(problem.wave_weights, slowest, strict=True))
     model.add(total >= bound)
     model.minimize(total)
-    solver = cp_model.CpSolver()
-    # The presolve of OR-tools 9.15 reports a wrong optimum of some of these models (tests/solver/test_packing.py).
-    solver.parameters.cp_model_presolve = False
+    solver = new_solver()
     status = solve_within(solver, model, clock, workers, seed)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return packing, bound

@@ -17,7 +17,7 @@ from pipette_opt.base.types import FloatArray, IntArray
 from pipette_opt.plans.clock import Clock
 from pipette_opt.solver.packing.problem import Packing, PackingProblem
 from pipette_opt.solver.packing.start import place_all
-from pipette_opt.solver.stoppable import solve_within
+from pipette_opt.solver.stoppable import new_solver, solve_within
 
 MAX_CELLS = 20_000
 """Largest number of long documents times groups of a model. Chosen: more takes longer than a usual time limit."""
@@ -116,7 +116,7 @@ def relaxed(problem: PackingProblem, clock: Clock, workers: int, seed: int) -> R
         sums.append(with_long + cp_model.LinearExpr.sum([alone[kind, group] for kind in range(len(classes))]))
         model.add(sums[-1] <= num_bins * largest[group] + num_bins)
     model.minimize(_objective(problem, model, largest, sums, most * problem.num_stages))
-    solver = cp_model.CpSolver()
+    solver = new_solver()
     status = solve_within(solver, model, clock, workers, seed)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
