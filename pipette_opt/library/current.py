@@ -76,22 +76,24 @@ class Current:
 
         from rich.text import Text
 
+        from pipette_opt.parallel import with_offload
         from pipette_opt.plans.notes import document_notes
         from pipette_opt.plans.releases import release_words
         from pipette_opt.report import first_screen as screens
         from pipette_opt.report.best_mfu import best_of_job
         from pipette_opt.report.tables import configuration_words, verdict_line
+        from pipette_opt.specs.activations import host_keeps
         from pipette_opt.specs.host_names import compress_hosts
 
         instance, batch = self.instance, self.instance.training.global_batch_size
-        cluster = instance.cluster
+        cluster, on_host = instance.cluster, with_offload(self.config, host_keeps(instance.training, self.config).word)
         kinds = dict.fromkeys(gpu.name for gpu in cluster.gpu_kinds)
         machines = screens.machines_words(cluster.num_nodes, cluster.gpus_per_node, kinds)
         words = screens.training_words(asdict(instance.training), batch)
         job = [instance.model.name, *screens.adapter_words(asdict(instance.model)), *words, machines]
         rows = (
             ("Job", ", ".join(job)),
-            ("Launch", f"{configuration_words(self.config, batch)}; {self.config.label()}"),
+            ("Launch", f"{configuration_words(on_host, batch)}; {self.config.label()}"),
             ("Needs", release_words(self.config, instance.model.num_query_groups)),
             ("Hosts", f"{len(self.hosts)} of {cluster.num_nodes}: {compress_hosts(self.hosts)}"),
             ("Schedule", self._schedule_words()),

@@ -125,11 +125,17 @@ def configuration_words(config: ParallelConfig, global_batch_size: int) -> str:
         f"layers {layers}",
         *([f"{config.num_chunks} chunks"] if config.num_chunks > 1 else []),
         f"recomputation {_recomputation(config)}" if config.recompute_granularity else "no recomputation",
-        *([f"state sharded by ZeRO {config.sharding_stage}"] if config.sharding_stage > 1 else []),
+        *([f"state sharded by ZeRO {config.sharding_stage}{_groups(config)}"] if config.sharding_stage > 1 else []),
         *([f"in the host's memory {config.offload}"] if config.offload else []),
         *(["tensor overlap"] if config.tp_comm_overlap else []),
     ]
     return "; ".join(parts)
+
+
+def _groups(config: ParallelConfig) -> str:
+    """Return the number of groups of replicas that each share their state, in words; empty for one group."""
+    groups = config.num_distributed_optimizer_instances
+    return f" in {groups} groups of replicas" if groups > 1 else ""
 
 
 def _recomputation(config: ParallelConfig) -> str:
