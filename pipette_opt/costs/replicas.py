@@ -22,13 +22,16 @@ DRAWN_SEQUENCES = 2**18
 MOST_ITERATIONS = 256
 """Most iterations that are drawn; chosen."""
 
-PACKED_SEQUENCES, MOST_DOCUMENTS = 1024, 2**20
-"""Most different packed sequences that batches are drawn from, and most documents of all of them; chosen."""
+PACKED_SEQUENCES = 1024
+"""Most different packed sequences that batches are drawn from; chosen."""
+
+MOST_DOCUMENTS = 2**20
+"""Most documents that are drawn for all packed sequences together, where documents are very short; chosen."""
 
 
 def replica_waits(instance: Instance, config: ParallelConfig) -> FloatArray:
     """
-    Return the compute of drawn iterations over that of equal micro-batches of the mean work, shape ``(iterations,)``.
+    Return the slowest replica's work over that of equal micro-batches in drawn iterations, shape ``(iterations,)``.
 
     Its mean is at least 1. Without lengths of documents all micro-batches are equal. Model chunks of an interleaved
     pipeline do not count.

@@ -677,6 +677,13 @@ def precision_flags(training: TrainingSpec) -> dict[str, bool]:
     return {training.precision: True} if is_16 else {}
 
 
+def frozen_bits(model: ModelSpec) -> tuple[int | None, bool | None]:
+    """Return the bits of frozen weights below 16, and of 4 bits whether constants are quantised, too; else ``None``."""
+    base = "16-bit" if model.adapters is None else model.adapters.base
+    bits = {"int8": 8, "nf4": 4, "nf4-double": 4}.get(base)
+    return bits, base == "nf4-double" if bits == 4 else None
+
+
 TRAINER_FILE = "train.yaml"
 """Settings file of a trainer beside Accelerate's."""
 
@@ -794,6 +801,8 @@ def _text(plan: Plan, keys: dict[str, Any]) -> str:
         f"# {plan.config.label()}, global batch {plan.global_batch_size}; for accelerate 1.15.\n"
         "# Gradients are reduced in the format of mixed_precision: fewer bytes than a plan in fp32 counts.\n"
     )
+    if recorded_training(plan).loss_chunks > 1:
+        head += "# The loss in chunks is Liger's, whose kernels also fuse norms: faster than the plan counts.\n"
     several = plan.config.num_microbatches(plan.global_batch_size) > 1
     if several and plan.config.sharding_stage > 1 and not recorded_training(plan).whole_gradients:
         head += (

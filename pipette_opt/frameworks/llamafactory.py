@@ -180,13 +180,13 @@ def export_llamafactory(plan: Plan) -> dict[str, str]:
     model, training = recorded_model(plan), recorded_training(plan)
     check(model, training)
     found, adapters = accelerate.settings(plan), model.adapters
-    bits = None if adapters is None or adapters.base == "16-bit" else 8 if adapters.base == "int8" else 4
+    bits, is_nested = accelerate.frozen_bits(model)
     arguments = {
         STAGE: "sft",
         METHOD: "full" if adapters is None else "lora",
         **({} if adapters is None else _adapter_settings(adapters)),
         BITS: bits,
-        "double_quantization": None if bits != 4 else adapters is not None and adapters.base == "nf4-double",
+        "double_quantization": is_nested,
         LENGTH: training.seq_length,
         "packing": training.packed,
         "neat_packing": training.packed,

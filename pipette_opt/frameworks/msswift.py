@@ -344,13 +344,13 @@ def export_msswift(plan: Plan) -> dict[str, str]:
     model, training = recorded_model(plan), recorded_training(plan)
     check(model, training)
     found, adapters = accelerate.settings(plan), model.adapters
-    bits = None if adapters is None or adapters.base == "16-bit" else 8 if adapters.base == "int8" else 4
+    bits, is_nested = accelerate.frozen_bits(model)
     arguments = {
         METHOD: "full" if adapters is None else "lora",
         **({} if adapters is None else _adapter_arguments(adapters)),
         BITS: bits,
         "quant_method": bits and "bnb",
-        "bnb_4bit_use_double_quant": None if bits != 4 else adapters is not None and adapters.base == "nf4-double",
+        "bnb_4bit_use_double_quant": is_nested,
         LENGTH: training.seq_length,
         PACKED: training.packed,
         **{name: found[name] for name in (accelerate.MICRO_BATCH, accelerate.STEPS)},

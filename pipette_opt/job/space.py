@@ -40,11 +40,12 @@ def search_space(job: Job, options: SpaceOptions, base: SearchSpace | None = Non
         space = SearchSpace(**{"num_gpus": job.num_gpus, "tp_comm_overlap": job.tp_comm_overlap} | given)
     else:
         space = replace(base, num_gpus=job.num_gpus if base.num_gpus is None else base.num_gpus, **given)
-    if job.instance.stack.family in ON_MEGATRON_CORE and any(
-        offload_of(word).parameters for word in space.offload or ()
-    ):
+    has_shards = any(offload_of(word).parameters for word in space.offload or ())
+    if has_shards and job.instance.stack.family in ON_MEGATRON_CORE:
         problem = f"has parameters, which {job.instance.stack.name} does not keep in the hosts' memory"
-        raise InputError("--offload", f"{problem}; give --for accelerate, torchtitan or deepspeed, or optimizer.")
+        raise InputError(
+            "--offload", f"{problem}; give --for accelerate, torchtitan or deepspeed; or --offload none,optimizer."
+        )
     return functools.reduce(with_known, job.measured_configs, space)
 
 

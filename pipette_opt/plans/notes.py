@@ -79,7 +79,7 @@ def plan_notes(
 
 
 def document_notes(instance: Instance, config: ParallelConfig) -> list[str]:
-    """Return the note on packed or padded documents, with the time that replicas wait for longer ones."""
+    """Return the note on packed or padded documents, with the work of the replica that others wait for."""
     training, documents = instance.training, instance.training.documents
     if documents is None:
         whole = "a packed sequence counts as one document; --lengths FILE counts each."
